@@ -1,4 +1,4 @@
-"""Every test sees eight emulated CPU devices, and a collective that waits in vain ends the process instead of hanging."""
+"""Every test sees eight emulated CPU devices; a collective that waits in vain ends the process instead of hanging."""
 
 import os
 

@@ -1,0 +1,1 @@
+"""Model families: Flax modules written as for one device."""

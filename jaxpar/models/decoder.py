@@ -1,0 +1,261 @@
+"""A decoder-only transformer, written as for one device: no mesh, no collective.
+
+RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) before each branch, rotary positions (Su et al. 2021,
+arXiv:2104.09864), grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), SwiGLU (Shazeer 2020,
+arXiv:2002.05202). The logical names of every parameter's dims stand beside it.
+
+Shape legend: B rows, T tokens, D width, N heads, K key-value heads, G query heads a key-value head, H head size,
+M MLP width, V vocabulary (padded).
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxpar.errors import SettingError
+from jaxpar.models.model import Model, embed_key, head_key, layer_key
+from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
+
+_MASKED = -1e30  # finite, so that no inf - inf can arise
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes of the decoder.
+
+    Attributes:
+      num_layers, width, num_heads, num_kv_heads, mlp_width, vocab_size: sizes.
+      tie_embeddings: the head uses the embedding's table.
+      dtype: "float32" or "bfloat16", what is computed in; parameters are float32.
+      rope_base: base of the rotary frequencies.
+      norm_epsilon: added to the mean square.
+    """
+
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    mlp_width: int
+    vocab_size: int
+    tie_embeddings: bool = True
+    dtype: str = "float32"
+    rope_base: float = 10_000.0
+    norm_epsilon: float = 1e-6
+
+    def __post_init__(self):
+        if self.dtype not in ("float32", "bfloat16"):
+            raise SettingError(f"model.dtype={self.dtype} is not a compute type: use float32 or bfloat16.")
+        for name, by in (("width", "num_heads"), ("num_heads", "num_kv_heads")):
+            size, parts = getattr(self, name), getattr(self, by)
+            if size % parts:
+                low = size // parts * parts
+                raise SettingError(
+                    f"model.{name}={size} is not a multiple of model.{by}={parts}: heads are equal shares. "
+                    f"Use {f'{low} or ' if low else ''}{low + parts}."
+                )
+        if self.head_dim % 2:
+            raise SettingError(
+                f"model.width={self.width} gives heads of odd size {self.head_dim}: rotary positions turn pairs. "
+                f"Use {self.num_heads * (self.head_dim + 1)}."
+            )
+
+    @property
+    def head_dim(self):
+        """Size of one head."""
+        return self.width // self.num_heads
+
+    def sizes(self):
+        """Logical dim -> size, for `Rules.check_sizes`; a split of `num_heads` follows from that of `num_kv_heads`."""
+        return {"num_kv_heads": self.num_kv_heads, "mlp_width": self.mlp_width}
+
+
+class Attention(nnx.Module):
+    """Causal grouped-query attention; also within segments where rows are packed.
+
+    Queries, keys and values come from one matrix, grouped by key-value head: split over heads, the backward pass then
+    reduces one input gradient, not three.
+    """
+
+    dims = {
+        "qkv": {"kernel": ("width", "num_kv_heads", None, "head_dim")},
+        "out": {"kernel": ("num_kv_heads", None, "head_dim", "width")},
+    }
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        kv, group, size = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
+        self.qkv = _einsum("BTD,DKCH->BTKCH", (config.width, kv, group + 2, size), config, config.width, rngs)
+        fan_out = config.width * 2 * config.num_layers
+        self.out = _einsum("BTKGH,KGHD->BTD", (kv, group, size, config.width), config, fan_out, rngs)
+
+    def __call__(self, x_BTD, positions_BT, mask_BTT):
+        qkv_BTKCH = self.qkv(x_BTD)
+        q_BTKGH, k_BTKH, v_BTKH = qkv_BTKCH[..., :-2, :], qkv_BTKCH[..., -2, :], qkv_BTKCH[..., -1, :]
+        q_BTKGH = rotate(q_BTKGH, positions_BT[..., None, None], self.config.rope_base)
+        k_BTKH = rotate(k_BTKH, positions_BT[..., None], self.config.rope_base)
+        scores_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BTKH, preferred_element_type=jnp.float32)
+        scores_BKGTS = scores_BKGTS.astype(jnp.float32) / math.sqrt(self.config.head_dim)
+        scores_BKGTS = jnp.where(mask_BTT[:, None, None], scores_BKGTS, _MASKED)
+        weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1).astype(v_BTKH.dtype)
+        return self.out(jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BTKH))
+
+
+class SwiGLU(nnx.Module):
+    """out(silu(gate(x)) * up(x)), gate and up in one matrix (one input gradient to reduce, not two)."""
+
+    dims = {
+        "gate_up": {"kernel": ("width", None, "mlp_width")},
+        "out": {"kernel": ("mlp_width", "width")},
+    }
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        width, mlp_width = config.width, config.mlp_width
+        self.gate_up = _einsum("BTD,DCM->BTCM", (width, 2, mlp_width), config, width, rngs)
+        self.out = _einsum("BTM,MD->BTD", (mlp_width, width), config, mlp_width * 2 * config.num_layers, rngs)
+
+    def __call__(self, x_BTD):
+        gate_up_BTCM = self.gate_up(x_BTD)
+        return self.out(jax.nn.silu(gate_up_BTCM[..., 0, :]) * gate_up_BTCM[..., 1, :])
+
+
+class DecoderLayer(nnx.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    dims = {
+        "attention": Attention.dims,
+        "attention_norm": {"scale": ("width",)},
+        "mlp": SwiGLU.dims,
+        "mlp_norm": {"scale": ("width",)},
+    }
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        self.attention_norm = _norm(config, rngs)
+        self.attention = Attention(config, rngs=rngs)
+        self.mlp_norm = _norm(config, rngs)
+        self.mlp = SwiGLU(config, rngs=rngs)
+
+    def __call__(self, x_BTD, side):
+        positions_BT, mask_BTT = attention_inputs(side, x_BTD.shape[:2])
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), positions_BT, mask_BTT)
+        return x_BTD + self.mlp(self.mlp_norm(x_BTD))
+
+
+def rotate(x, positions, base):
+    """Rotary positions: turns the pairs (x[i], x[i + H/2]) by the angle positions * base ** (-2i / H).
+
+    Args:
+      x: float [..., H].
+      positions: int, shape broadcasting to x's without its last dim.
+      base: float.
+
+    Returns:
+      x's shape and dtype; computed in float32.
+    """
+    half = x.shape[-1] // 2
+    frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = positions[..., None].astype(jnp.float32) * frequency
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def attention_inputs(side, shape):
+    """(positions int [B or 1, T], mask bool [B or 1, T, T]) from the side inputs, all of them optional.
+
+    side["segment_ids"] int [B, T]: tokens see their own segment only. side["positions"] int [B, T]: default 0, 1, ...
+    What sees what goes by place in the row, so positions may start again in each segment.
+    """
+    steps = shape[1]
+    mask = jnp.tril(jnp.ones((steps, steps), bool))[None]
+    segments_BT = side.get("segment_ids")
+    if segments_BT is not None:
+        mask = mask & (segments_BT[:, :, None] == segments_BT[:, None, :])
+    positions = side.get("positions")
+    return jnp.arange(steps, dtype=jnp.int32)[None] if positions is None else positions, mask
+
+
+def decoder(config, vocab_multiple=1):
+    """The decoder as a `Model`.
+
+    Args:
+      config: DecoderConfig.
+      vocab_multiple: table rows are padded to a multiple of this, so that they split over mesh axes. Padding is zero,
+        gets no probability and no gradient, and leaves the other rows' initial values as they are.
+    """
+    rows = -(-config.vocab_size // vocab_multiple) * vocab_multiple
+    graph = nnx.graphdef(nnx.eval_shape(lambda: DecoderLayer(config, rngs=nnx.Rngs(0))))
+
+    def layer(p, x_BTD, side, rng=None):
+        return nnx.merge(graph, p)(x_BTD, side)
+
+    def init_layer(key, index):
+        module = DecoderLayer(config, rngs=nnx.Rngs(params=layer_key(key, index)))
+        return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+
+    def init_head(key):
+        head = {"norm": jnp.ones((config.width,), jnp.float32)}
+        return head if config.tie_embeddings else {**head, "table": _table(config, rows, head_key(key))}
+
+    table = {"table": ("vocab", "width")}
+    return Model(
+        num_layers=config.num_layers,
+        layer=layer,
+        embed=VocabularyEmbedding(finish=_Finish(config)),
+        loss=VocabularyLoss(features=_Features(config), vocab_size=config.vocab_size),
+        init_layer=init_layer,
+        init_embed=lambda key: {"table": _table(config, rows, embed_key(key))},
+        init_head=init_head,
+        dims={
+            "embed": table,
+            "layers": DecoderLayer.dims,
+            "head": {"norm": ("width",), **({} if config.tie_embeddings else table)},
+        },
+        tied=("table",) if config.tie_embeddings else (),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finish:
+    """Scales rows to unit variance: the table's own scale suits the head. A value, so that equal models are equal."""
+
+    config: DecoderConfig
+
+    def __call__(self, p_embed, rows_BTD):
+        return (rows_BTD * math.sqrt(self.config.width)).astype(self.config.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Features:
+    """The final norm."""
+
+    config: DecoderConfig
+
+    def __call__(self, p_head, y_BTD):
+        y_BTD = y_BTD.astype(jnp.float32)
+        scale = jax.lax.rsqrt(jnp.mean(jnp.square(y_BTD), axis=-1, keepdims=True) + self.config.norm_epsilon)
+        return (y_BTD * scale * p_head["norm"]).astype(self.config.dtype)
+
+
+def _table(config, rows, key):
+    """[rows, width]; each row has its own key, so that padding changes no other row."""
+
+    def row(index):
+        values = jax.random.normal(jax.random.fold_in(key, index), (config.width,), jnp.float32)
+        return jnp.where(index < config.vocab_size, values * config.width**-0.5, 0.0)
+
+    return jax.vmap(row)(jnp.arange(rows))
+
+
+def _einsum(equation, shape, config, fan_in, rngs):
+    """A matrix with normal initial values of variance 1 / fan_in (branch outputs count the branches into it)."""
+    init = nnx.initializers.normal(fan_in**-0.5)
+    return nnx.Einsum(equation, shape, dtype=config.dtype, param_dtype=jnp.float32, kernel_init=init, rngs=rngs)
+
+
+def _norm(config, rngs):
+    return nnx.RMSNorm(
+        config.width, epsilon=config.norm_epsilon, dtype=config.dtype, param_dtype=jnp.float32, rngs=rngs
+    )
