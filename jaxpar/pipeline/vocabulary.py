@@ -21,7 +21,7 @@ NEVER = -1e30  # a logit with no probability; finite, so that no inf - inf can a
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyEmbedding:
-    """Looks tokens up in ``p_embed[table]``, float [V, D]; then ``finish(p_embed, rows_BTD)`` if given (scale, cast)."""
+    """Looks tokens up in ``p_embed[table]``, float [V, D]; then ``finish(p_embed, rows_BTD)`` if given (a cast)."""
 
     table: str = "table"
     finish: Callable | None = None
