@@ -102,48 +102,55 @@ def _label_logit(logits_BTS, labels_BT, first_row=0):
 
 def split_lookup(embed, p_embed, tokens_BT, axis):
     """The embedding where each rank of the manual ``axis`` holds a slice of the table's rows; the same x on all."""
-    table_SD = p_embed[embed.table]
-    local_BT, mine_BT = _local_rows(table_SD, tokens_BT, axis)
-    rows_BTD = jnp.where(mine_BT[..., None], jnp.take(table_SD, local_BT, axis=0), 0)
-    # float32: a narrower reduction over a manual axis aborts XLA on CPU (and one rank alone contributes: exact).
-    rows_BTD = lax.psum(rows_BTD.astype(jnp.float32), axis).astype(table_SD.dtype)
-    return embed.complete(p_embed, rows_BTD)
+    return embed.complete(p_embed, _rows(p_embed[embed.table], tokens_BT, axis))
 
 
-def split_lookup_grad(embed, p_embed, tokens_BT, dx_BTD, grad, axis):
-    """Adds the embedding's gradient to ``grad`` (structure of p_embed, float32), each rank to its own rows.
+def lookup_grad(embed, p_embed, tokens_BT, dx_BTD, grad, axis=None):
+    """Adds the embedding's gradient to ``grad`` (structure of p_embed, float32), in place and row by row.
 
-    ``dx_BTD`` must be the same on all ranks. Leaves besides the table are counted on the axis' first rank only, since
-    the executor sums them over the axis.
+    Args:
+      embed: VocabularyEmbedding.
+      dx_BTD: gradient of the embedding's output.
+      axis: None where the table is whole here. Else the manual axis that splits its rows: each rank adds to its own,
+        ``dx_BTD`` must be the same on all, and leaves besides the table are counted on the first rank alone, since
+        the executor sums them over the axis.
     """
     table_SD = p_embed[embed.table]
     rest = embed.without_table(p_embed)
-
-    def complete(rest, rows_BTD):
-        return embed.complete({**rest, embed.table: table_SD}, rows_BTD)
-
-    rows = jnp.zeros(tokens_BT.shape + table_SD.shape[1:], table_SD.dtype)
-    if rest or embed.finish is not None:
-        rows = split_lookup(VocabularyEmbedding(embed.table), p_embed, tokens_BT, axis) if rest else rows
-        _, vjp = jax.vjp(complete, rest, rows)
+    d_rest, d_rows_BTD = rest, dx_BTD
+    if embed.finish is not None:
+        rows_BTD = _rows(table_SD, tokens_BT, axis)
+        _, vjp = jax.vjp(lambda rest, rows: embed.complete({**rest, embed.table: table_SD}, rows), rest, rows_BTD)
         d_rest, d_rows_BTD = vjp(dx_BTD)
-    else:
-        d_rest, d_rows_BTD = rest, dx_BTD
+    out = dict(grad)
+    if embed.finish is not None:
+        out.update({name: _count_once(grad[name], d_rest[name], 0, axis) for name in rest})
     local_BT, mine_BT = _local_rows(table_SD, tokens_BT, axis)
     d_rows_BTD = jnp.where(mine_BT[..., None], d_rows_BTD, 0).astype(jnp.float32)
-    out = {name: _count_once(grad[name], d_rest[name], 0, axis) for name in rest}
     out[embed.table] = grad[embed.table].at[local_BT].add(d_rows_BTD)
     return out
 
 
+def _rows(table_SD, tokens_BT, axis):
+    local_BT, mine_BT = _local_rows(table_SD, tokens_BT, axis)
+    rows_BTD = jnp.take(table_SD, local_BT, axis=0)
+    if axis is None:
+        return rows_BTD
+    # float32: a narrower reduction over a manual axis aborts XLA on CPU (and one rank alone contributes: exact).
+    rows_BTD = jnp.where(mine_BT[..., None], rows_BTD, 0).astype(jnp.float32)
+    return lax.psum(rows_BTD, axis).astype(table_SD.dtype)
+
+
 def _local_rows(table_SD, tokens_BT, axis):
-    local_BT = tokens_BT - lax.axis_index(axis) * table_SD.shape[0]
+    first_row = 0 if axis is None else lax.axis_index(axis) * table_SD.shape[0]
+    local_BT = tokens_BT - first_row
     mine_BT = (local_BT >= 0) & (local_BT < table_SD.shape[0])
     return jnp.where(mine_BT, local_BT, 0), mine_BT
 
 
 def _count_once(total, update, owner, axis):
-    return jax.tree.map(lambda t, u: t + jnp.where(lax.axis_index(axis) == owner, u, 0).astype(t.dtype), total, update)
+    counts = True if axis is None else lax.axis_index(axis) == owner
+    return jax.tree.map(lambda t, u: t + jnp.where(counts, u, 0).astype(t.dtype), total, update)
 
 
 def split_loss(loss, p_head, y_BTD, labels_BT, scale, grad, owner, axis):

@@ -1,0 +1,129 @@
+"""Which rank holds which layer, and the order of the stacked parameters on the devices.
+
+Parameters are known to users by *global layer index*: leaves [L, ...]. On the devices they are *packed*: leaves
+[P * N, ...], split over ``pipe`` along dim 0, where a rank's N rows are its chunks' layers in order. Where ranks have
+unlike numbers of layers the shorter ones end in rows of zeros that no action reads.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpar.errors import SettingError
+
+
+def split_evenly(num_layers, num_stages):
+    """Layers of each stage, in stage order: as even as can be, the longer ones in the middle.
+
+    The first and last stage also have the embedding and the head, so they are the last to get one more.
+
+    Raises:
+      SettingError: fewer layers than stages.
+    """
+    if num_layers < num_stages:
+        raise SettingError(
+            f"model.num_layers={num_layers} is less than the {num_stages} stages: every stage needs a layer. "
+            f"Use at least {num_stages} layers, or fewer ranks or chunks."
+        )
+    base, more = divmod(num_layers, num_stages)
+    middle_first = sorted(range(num_stages), key=lambda s: (abs(2 * s - (num_stages - 1)), s))
+    longer = set(middle_first[:more])
+    return tuple(base + (s in longer) for s in range(num_stages))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where every layer lives.
+
+    Attributes:
+      num_ranks, num_chunks: the schedule's.
+      placement: "loop" (stage = chunk * P + rank) or "v" (odd chunks run backwards over the ranks).
+      stage_layers: number of layers of each stage, in stage order; its sum is the model's number of layers.
+
+    Raises:
+      SettingError: not one positive number a stage.
+    """
+
+    num_ranks: int
+    num_chunks: int
+    placement: str
+    stage_layers: tuple
+
+    def __post_init__(self):
+        stages = self.num_ranks * self.num_chunks
+        if len(self.stage_layers) != stages or min(self.stage_layers) < 1:
+            raise SettingError(
+                f"pipeline.stage_layers={tuple(self.stage_layers)} does not give each of the {stages} stages "
+                f"(ranks x chunks) its layers: every stage needs at least one. Give {stages} positive numbers."
+            )
+
+    @classmethod
+    def of(cls, schedule, num_layers=None, stage_layers=None):
+        """The layout of a schedule: even stages for ``num_layers``, or the given ``stage_layers``."""
+        if stage_layers is None:
+            stage_layers = split_evenly(num_layers, schedule.num_ranks * schedule.num_chunks)
+        elif num_layers is not None and sum(stage_layers) != num_layers:
+            raise SettingError(
+                f"pipeline.stage_layers={tuple(stage_layers)} adds up to {sum(stage_layers)}, but "
+                f"model.num_layers={num_layers}: each layer must be owned exactly once. Make them agree."
+            )
+        return cls(schedule.num_ranks, schedule.num_chunks, schedule.placement, tuple(stage_layers))
+
+    @property
+    def num_layers(self):
+        """Layers of the whole model."""
+        return sum(self.stage_layers)
+
+    def stage_of(self, rank, chunk):
+        """The stage that is ``rank``'s chunk-th."""
+        backwards = self.placement == "v" and chunk % 2
+        return chunk * self.num_ranks + (self.num_ranks - 1 - rank if backwards else rank)
+
+    @functools.cached_property
+    def count(self):
+        """int32 [P, V]: layers of each rank's chunks."""
+        return np.array(
+            [[self.stage_layers[self.stage_of(r, v)] for v in range(self.num_chunks)] for r in range(self.num_ranks)],
+            np.int32,
+        )
+
+    @functools.cached_property
+    def first(self):
+        """int32 [P, V]: a rank's row where the chunk's layers begin."""
+        return np.cumsum(self.count, axis=1, dtype=np.int32) - self.count
+
+    @functools.cached_property
+    def rows(self):
+        """int32 [P, N]: the global layer index in each row of each rank; -1 where there is none."""
+        starts = np.cumsum((0, *self.stage_layers))
+        rows = np.full((self.num_ranks, int(self.count.sum(axis=1).max())), -1, np.int32)
+        for rank in range(self.num_ranks):
+            stages = [self.stage_of(rank, chunk) for chunk in range(self.num_chunks)]
+            mine = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in stages])
+            rows[rank, : len(mine)] = mine
+        return rows
+
+    def pack(self, stacked):
+        """[L, ...] by global layer index -> [P * N, ...]; zeros in rows without a layer. A pytree of JAX arrays."""
+        rows = self.rows.reshape(-1)
+        if np.array_equal(rows, np.arange(self.num_layers)):
+            return stacked
+
+        def leaf(a):
+            taken = jnp.take(a, np.maximum(rows, 0), axis=0)
+            empty = (rows < 0).reshape(-1, *[1] * (a.ndim - 1))
+            return jnp.where(empty, jnp.zeros((), a.dtype), taken) if (rows < 0).any() else taken
+
+        return jax.tree.map(leaf, stacked)
+
+    def unpack(self, packed):
+        """The inverse of ``pack``."""
+        rows = self.rows.reshape(-1)
+        if np.array_equal(rows, np.arange(self.num_layers)):
+            return packed
+        where = np.empty(self.num_layers, np.int32)
+        where[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        return jax.tree.map(lambda a: jnp.take(a, where, axis=0), packed)
