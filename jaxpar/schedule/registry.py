@@ -1,0 +1,56 @@
+"""Schedules by name."""
+
+import difflib
+import inspect
+
+from jaxpar.errors import SettingError
+from jaxpar.schedule.gpipe import gpipe
+from jaxpar.schedule.interleaved import interleaved_1f1b
+from jaxpar.schedule.naive import naive
+from jaxpar.schedule.one_f_one_b import one_f_one_b
+
+_BUILDERS = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved_1f1b": interleaved_1f1b}
+
+
+def names():
+    """Names that build() knows, in the order of a tour: baseline first."""
+    return tuple(_BUILDERS)
+
+
+def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
+    """The schedule `name` for these sizes.
+
+    Args:
+      name: one of names().
+      num_ranks: int >= 1, pipeline ranks (mesh.pipe).
+      num_microbatches: int >= 1.
+      num_chunks: int >= 1, stages a rank (virtual stages).
+      **options: the family's own settings.
+
+    Returns:
+      Schedule, without vocabulary actions (see Schedule.with_vocabulary).
+
+    Raises:
+      SettingError: an unknown name or option, or sizes that the family cannot have.
+    """
+    if name not in _BUILDERS:
+        near = difflib.get_close_matches(str(name), _BUILDERS, n=1, cutoff=0.3)
+        nearest = f"{near[0]} (the nearest name), or one of " if near else "one of "
+        raise SettingError(
+            f"pipeline.schedule={name} is unknown: no schedule has that name. Use {nearest}{', '.join(_BUILDERS)}."
+        )
+    sizes = {"mesh.pipe": num_ranks, "pipeline.num_microbatches": num_microbatches, "pipeline.num_chunks": num_chunks}
+    for setting, value in sizes.items():
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+            raise SettingError(f"{setting}={value} is not a positive integer: it counts things. Use 1 or more.")
+    builder = _BUILDERS[name]
+    known = [
+        p for p in inspect.signature(builder).parameters if p not in ("num_ranks", "num_microbatches", "num_chunks")
+    ]
+    for option, value in options.items():
+        if option not in known:
+            raise SettingError(
+                f"pipeline.{option}={value} is not an option of {name}: "
+                f"it has {', '.join(known) or 'none'}. Leave it out or choose another pipeline.schedule."
+            )
+    return builder(int(num_ranks), int(num_microbatches), int(num_chunks), **options)

@@ -1,0 +1,101 @@
+"""The Schedule: which rank runs which action in which tick."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from jaxpar.schedule import csv_table
+from jaxpar.schedule.action import Action
+from jaxpar.schedule.check import check
+from jaxpar.schedule.lower import lower
+from jaxpar.schedule.render import render_schedule
+from jaxpar.schedule.simulate import simulate
+from jaxpar.schedule.ticks import place
+from jaxpar.schedule.vocabulary import with_vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A table of actions, one row a tick, one column a rank.
+
+    Attributes:
+      name: for messages and drawings.
+      num_ranks, num_chunks, num_microbatches: ints; the model has num_ranks * num_chunks stages.
+      placement: "loop" (stage = chunk * num_ranks + rank) or "v" (every second chunk runs the ranks backwards).
+      ticks: ticks[t][rank] is the tuple of Actions that the rank runs in tick t, in the order E F H R I/B G W and at
+        most one of each kind; empty where it idles.
+      vocabulary: None, "ends" (E, H and G actions on the ranks that own the first and last stage) or "pipe" (on all
+        ranks, as collectives).
+    """
+
+    name: str
+    num_ranks: int
+    num_chunks: int
+    num_microbatches: int
+    placement: str
+    ticks: tuple
+    vocabulary: str | None = None
+
+    @classmethod
+    def from_orders(cls, name, num_ranks, num_chunks, num_microbatches, placement, orders):
+        """Place each rank's order (an iterable of Actions) into ticks, one action a tick, as early as possible.
+
+        Raises:
+          ScheduleError: the orders deadlock.
+        """
+        cells = [[(action,) for action in order] for order in orders]
+        ticks = place(name, cells, num_ranks * num_chunks - 1)
+        return cls(name, num_ranks, num_chunks, num_microbatches, placement, ticks)
+
+    @classmethod
+    def from_csv(cls, path, name=None):
+        """Read a table as `to_csv` writes it: one row a rank, one column a tick.
+
+        Sizes, placement and vocabulary are inferred. A file whose columns are not ticks (an input would arrive too
+        late) is read as one order a rank and placed as early as possible, cells kept together.
+
+        Raises:
+          ScheduleError: a cell does not parse or the table is not a valid schedule; names the cell.
+        """
+        name = name or Path(path).stem
+        return csv_table.build(cls, name, csv_table.read(path, name))
+
+    @functools.cached_property
+    def actions(self):
+        """actions[rank]: the rank's Actions in the order it runs them."""
+        return tuple(tuple(a for row in self.ticks for a in row[rank]) for rank in range(self.num_ranks))
+
+    @property
+    def num_stages(self):
+        return self.num_ranks * self.num_chunks
+
+    @property
+    def num_ticks(self):
+        return len(self.ticks)
+
+    def stage_of(self, rank, chunk):
+        """The stage that is `rank`'s `chunk`-th."""
+        backwards = self.placement == "v" and chunk % 2
+        return chunk * self.num_ranks + (self.num_ranks - 1 - rank if backwards else rank)
+
+    def locate(self, stage):
+        """(rank, chunk) of `stage`; the inverse of stage_of."""
+        chunk, rank = divmod(stage, self.num_ranks)
+        return (self.num_ranks - 1 - rank if self.placement == "v" and chunk % 2 else rank), chunk
+
+    def owner(self, action):
+        """The rank whose stage `action` belongs to (a collective runs on the others too)."""
+        return self.locate(action.stage)[0]
+
+    def to_csv(self, path):
+        """Write one row a rank, one column a tick; blank cells are idle."""
+        csv_table.write(path, self.ticks, self.num_ranks)
+
+    check = check
+    simulate = simulate
+    lower = lower
+    render = render_schedule
+    with_vocabulary = with_vocabulary
+
+
+__all__ = ["Action", "Schedule"]
