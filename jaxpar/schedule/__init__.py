@@ -6,6 +6,7 @@ from jaxpar.schedule.costs import Costs
 from jaxpar.schedule.plan import Plan, unify
 from jaxpar.schedule.registry import build, names
 from jaxpar.schedule.schedule import Schedule
+from jaxpar.schedule.svg import render_svg
 from jaxpar.schedule.timeline import Event, Timeline
 
 from_csv = Schedule.from_csv
@@ -22,5 +23,6 @@ __all__ = [
     "build",
     "from_csv",
     "names",
+    "render_svg",
     "unify",
 ]
