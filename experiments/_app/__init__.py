@@ -1,0 +1,1 @@
+"""What the programs share: flags, files in the workdir, the terminal."""

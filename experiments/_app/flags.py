@@ -1,0 +1,161 @@
+"""The command line: `--config=FILE [--config.a.b=value ...] [--workdir=DIR]`, every fault as a SettingError.
+
+The file's settings are completed with the defaults first, so that every setting there is can be overridden, and every
+name is looked up before ml_collections sees it, so that a misspelt one is named with its nearest.
+"""
+
+import functools
+import os
+import re
+import runpy
+import traceback
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from jaxpar import config as configs
+from jaxpar.errors import SettingError
+
+
+def parse(argv, doc=""):
+    """Reads the command line.
+
+    Args:
+      argv: list of str; argv[0] is the program.
+      doc: what `--help` says first.
+
+    Returns:
+      (Config, not yet fitted to devices; workdir str).
+
+    Raises:
+      SettingError: an unknown flag or setting, a value of the wrong type, a config file that cannot be used.
+      SystemExit: `--help` was asked for (status 0).
+    """
+    path, rest = _take_config(argv[1:])
+    values = flags.FlagValues()
+    flags.DEFINE_string("workdir", None, "Folder for results. Default: runs/NAME for a config NAME.py.", values)
+    if any(arg in ("--help", "-h", "--helpfull", "-help") for arg in rest):
+        _print_help(doc)
+        raise SystemExit(0)
+    if path is None:
+        raise SettingError("config=None is no file: it says what to train. Give --config=configs/quickstart.py.")
+    tree = _load(path)
+    _check_names(rest)
+    program = [argv[0], *rest]
+    try:
+        config_flags.DEFINE_config_dict("config", tree, flag_values=values, sys_argv=program)
+        extra = values(program)[1:]
+    except (flags.Error, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise _flag_error(error) from error
+    if extra:
+        raise SettingError(f"{extra[0]} is not a flag: settings are given by name. Write --config.a.b=value.")
+    return configs.resolve(values.config), values.workdir or default_workdir(path)
+
+
+def default_workdir(path):
+    """runs/NAME for a config file NAME.py."""
+    return os.path.join("runs", os.path.splitext(os.path.basename(path))[0])
+
+
+def _take_config(args):
+    """(the file of the last --config=FILE or --config FILE, the other arguments)."""
+    path, rest, args = None, [], list(args)
+    while args:
+        arg = args.pop(0)
+        if arg in ("--config", "-config"):
+            if not args:
+                raise SettingError("config= names no file: it says what to train. Give --config=configs/quickstart.py.")
+            path = args.pop(0)
+        elif arg.startswith(("--config=", "-config=")):
+            path = arg.split("=", 1)[1]
+        else:
+            rest.append(arg)
+    return path, rest
+
+
+def _load(path):
+    """The file's settings on top of the defaults."""
+    if not os.path.isfile(path):
+        raise SettingError(f"config={path} is not a file: a config is a Python file with get_config(). Check the path.")
+    try:
+        names = runpy.run_path(path, run_name="config")
+        found = names["get_config"]() if "get_config" in names else None
+    except Exception as error:
+        raise _file_error(path, error) from error
+    if not isinstance(found, ConfigDict | dict):
+        raise SettingError(
+            f"config={path} has no get_config() that returns settings: the result is {type(found).__name__}. "
+            "Start from jaxpar.config.base_config(), change it and return it."
+        )
+    tree = ConfigDict(configs.base_config().to_dict())  # typed, so that flags are parsed as their setting's type
+    for name, value in _flat(found):
+        _check_name(name)
+        configs.check_type(name, value)
+        tree.update_from_flattened_dict({name: value})
+    return tree
+
+
+def _flat(tree, prefix=""):
+    for key, value in tree.items():
+        if isinstance(value, ConfigDict | dict):
+            _check_name(f"{prefix}{key}")
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _file_error(path, error):
+    """A config file that fails, with the line that did."""
+    error_file = traceback.extract_tb(error.__traceback__)[-1].filename
+    if isinstance(error, SyntaxError):
+        line, cause = error.lineno, error.msg
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        line, cause = frames[-1].lineno if frames else "?", " ".join(str(error).replace("\\n", " ").split())
+    missing = re.search(r"'(\w+)\\?'", str(error))
+    if isinstance(error, AttributeError) and missing and "config_dict" in error_file:
+        return SettingError(f"config={path} line {line}: {configs.unknown_setting(missing[1])}")
+    return SettingError(
+        f"config={path} cannot be used: line {line} raises {type(error).__name__} ({cause}). Correct it."
+    )
+
+
+def _check_names(args):
+    for arg in args:
+        stem = arg.lstrip("-")
+        if not arg.startswith("-") or not stem.startswith(("config.", "noconfig.")):
+            continue
+        name = stem.split("=", 1)[0].split(".", 1)[1]
+        _check_name(name)
+        inside = [known for known in configs.setting_names() if known.startswith(f"{name}.")]
+        if inside:
+            raise SettingError(
+                f"{name} is a section: its settings are given one by one. Write --config.{inside[0]}=..."
+            )
+
+
+def _check_name(name):
+    if name not in configs.setting_names():
+        raise configs.unknown_setting(name)
+
+
+def _flag_error(error):
+    if isinstance(error, flags.UnrecognizedFlagError):
+        known = ("config", "workdir")
+        near = configs.nearest(error.flagname, known)
+        return SettingError(
+            f"--{error.flagname} is not a flag: the flags are --config=FILE, --config.a.b=value and --workdir=DIR. "
+            f"{f'Did you mean --{near}?' if near else 'Leave it out.'}"
+        )
+    text = " ".join(str(error.args[0] if error.args else error).split())
+    setting, _, cause = re.sub(r"^(Missing value for )?flag --(config\.)?", "", text).partition(": ")
+    return SettingError(f"{setting} cannot be read: {cause or 'it has no value'}. Give a value of the setting's type.")
+
+
+def _print_help(doc):
+    print(f"{doc.strip()}\n\nSettings and their defaults (--config.a.b=value; jaxpar/config.py says what they mean):\n")
+    defaults = configs.base_config()
+    for name in configs.setting_names():
+        value = functools.reduce(getattr, name.split("."), defaults)
+        if not isinstance(value, ConfigDict):
+            print(f"  {name} = {value!r}")

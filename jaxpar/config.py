@@ -1,0 +1,263 @@
+"""Every setting of a run, as frozen dataclasses; what they may be is checked in config_checks.py. No JAX here.
+
+A config file is Python: its `get_config()` starts from `base_config()`, changes what it wants and returns it. The flags
+`--config.a.b=value` change it again. `resolve` turns the result into a `Config` and refuses every key and value that
+makes no sense by itself; `fit` then refuses what does not fit the devices and each other, before JAX compiles anything.
+"""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+
+from jaxpar import config_checks as checks
+from jaxpar import schedule as schedules
+from jaxpar.errors import SettingError
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the mesh axes; -1 infers one of them from the number of devices."""
+
+    data: int = 1
+    pipe: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineConfig:
+    """How layers and microbatches are laid over the ranks.
+
+    Attributes:
+      schedule: a name in `jaxpar.schedule.names()`, or the path of a .csv written by `Schedule.to_csv`.
+      num_microbatches: microbatches a step, on each data rank.
+      num_chunks: stages a rank holds (virtual stages), V.
+      layers: "loop" keeps the program small; "unroll" pays for a few layers a stage.
+      vocabulary: "ends" keeps embedding and head on the first and last rank; "pipe" splits both over all ranks.
+      remat: "none", or "full": recompute a layer's forward inside its backward.
+      stage_layers: layers of each stage in stage order; empty: as even as possible.
+    """
+
+    schedule: str = "1f1b"
+    num_microbatches: int = 4
+    num_chunks: int = 1
+    layers: str = "loop"
+    vocabulary: str = "ends"
+    remat: str = "none"
+    stage_layers: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The decoder's sizes; dtype is what it computes in (parameters are float32)."""
+
+    num_layers: int = 4
+    width: int = 128
+    num_heads: int = 4
+    num_kv_heads: int = 4
+    mlp_width: int = 384
+    vocab_size: int = 256
+    tie_embeddings: bool = True
+    dtype: str = "float32"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which text, as bytes.
+
+    Attributes:
+      kind: "python_docs" (the language reference and standard library that come with Python) or "bytes" (path).
+      seq_len: tokens a row.
+      path: for "bytes": a text file, or a folder of them; every file is a document.
+      held_out_path: for "bytes": the same, held out. Empty: whole files are held out, or the end of a lone file.
+      held_out_fraction: share of the documents that is held out.
+      max_bytes: training text stops here, so that start-up stays quick.
+      max_held_out_bytes: held-out text stops here, so that an evaluation stays quick.
+    """
+
+    kind: str = "python_docs"
+    seq_len: int = 128
+    path: str = ""
+    held_out_path: str = ""
+    held_out_fraction: float = 0.1
+    max_bytes: int = 4_000_000
+    max_held_out_bytes: int = 131_072
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Length of the run: eval_every=0 evaluates at the end only; log_every=1 logs every step."""
+
+    global_batch: int = 32
+    num_steps: int = 100
+    eval_every: int = 0
+    log_every: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with a linear warm-up and a cosine down to final_rate_ratio x peak_rate; clip_norm=0 does not clip."""
+
+    name: str = "adamw"
+    peak_rate: float = 3e-3
+    warmup_steps: int = 10
+    final_rate_ratio: float = 0.1
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleConfig:
+    """The text generated at the end: num_bytes=0 generates none."""
+
+    prompt: str = "def "
+    num_bytes: int = 240
+    temperature: float = 0.7
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A whole run. emulate_devices=0 uses the real devices, N shows N emulated CPU devices."""
+
+    mesh: MeshConfig = MeshConfig()
+    emulate_devices: int = 0
+    pipeline: PipelineConfig = PipelineConfig()
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    sample: SampleConfig = SampleConfig()
+    seed: int = 0
+
+    @property
+    def num_stages(self):
+        """Stages of the whole model: mesh.pipe x pipeline.num_chunks."""
+        return self.mesh.pipe * self.pipeline.num_chunks
+
+
+def base_config():
+    """All settings at their defaults, as the `ml_collections.ConfigDict` that config files change.
+
+    It takes any key and any type: `resolve` refuses what is wrong by its full name, with the nearest that is right.
+    """
+    from ml_collections import ConfigDict
+
+    return ConfigDict(dataclasses.asdict(Config()), type_safe=False)
+
+
+def setting_names():
+    """Every setting's full name ("model.width"), sections first named alone ("model")."""
+    names = []
+    for field in dataclasses.fields(Config):
+        names.append(field.name)
+        if dataclasses.is_dataclass(field.type):
+            names += [f"{field.name}.{inner.name}" for inner in dataclasses.fields(field.type)]
+    return names
+
+
+def resolve(tree):
+    """Turns a config file's result into a Config whose every value makes sense by itself.
+
+    Args:
+      tree: nested mapping (ConfigDict or dict); what it leaves out keeps its default.
+
+    Returns:
+      Config; mesh axes may still be -1 (see `fit`).
+
+    Raises:
+      SettingError: an unknown key (the message names the nearest), a wrong type, a value out of range.
+    """
+    config = _section(Config, tree, "")
+    checks.check_values(config)
+    return config
+
+
+def fit(config, num_devices):
+    """Fits a Config to a number of devices: infers the mesh axis that is -1 and makes every cross-check.
+
+    Raises:
+      SettingError: the mesh, layers, heads, batch or schedule do not fit the devices or each other.
+    """
+    config = dataclasses.replace(config, mesh=checks.fit_mesh(config.mesh, num_devices))
+    checks.check_model(config)
+    checks.check_batch(config)
+    checks.check_stages(config)
+    build_schedule(config)
+    return config
+
+
+def build_schedule(config):
+    """The run's Schedule (without vocabulary actions), checked.
+
+    Raises:
+      SettingError: unknown name, a combination that the schedule refuses, or a file that is not such a schedule.
+    """
+    pipeline, name = config.pipeline, config.pipeline.schedule
+    if not name.endswith(".csv"):
+        if name not in schedules.names():
+            checks.refuse_choice("pipeline.schedule", name, schedules.names())
+        return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
+    if not os.path.isfile(name):
+        raise SettingError(f"pipeline.schedule={name} is not a file: a name in .csv is read. Give the path of a file.")
+    schedule = schedules.from_csv(name)
+    schedule.check()
+    found = {
+        "mesh.pipe": (config.mesh.pipe, schedule.num_ranks),
+        "pipeline.num_microbatches": (pipeline.num_microbatches, schedule.num_microbatches),
+        "pipeline.num_chunks": (pipeline.num_chunks, schedule.num_chunks),
+    }
+    for setting, (asked, has) in found.items():
+        if asked != has:
+            checks.refuse(setting, asked, "is not the schedule's", f"{name} was written for {has}", f"Use {has}")
+    return schedule
+
+
+def _section(cls, tree, prefix):
+    if not isinstance(tree, Mapping) and not hasattr(tree, "to_dict"):
+        checks.refuse(prefix or "config", tree, "is not a section", "it holds settings of its own", "Set those instead")
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    values = {}
+    for key, value in tree.items():
+        if key not in fields:
+            raise unknown_setting(f"{prefix}.{key}" if prefix else str(key))
+        name, kind = f"{prefix}.{key}" if prefix else key, fields[key].type
+        values[key] = _section(kind, value, name) if dataclasses.is_dataclass(kind) else _value(kind, value, name)
+    return cls(**values)
+
+
+def unknown_setting(name):
+    """The SettingError for a key that does not exist, naming the nearest that does."""
+    same_leaf = [known for known in setting_names() if known.split(".")[-1] == name.split(".")[-1]]
+    near = same_leaf[0] if same_leaf else nearest(name, setting_names())
+    remedy = f"Did you mean {near}?" if near else "See jaxpar/config.py for all settings."
+    return SettingError(f"{name} is not a setting: nothing would read it. {remedy}")
+
+
+def check_type(name, value):
+    """Refuses a value of the wrong type for the setting with this full name."""
+    kind = Config
+    for part in name.split("."):
+        kind = next(field.type for field in dataclasses.fields(kind) if field.name == part)
+    _section(kind, value, name) if dataclasses.is_dataclass(kind) else _value(kind, value, name)
+
+
+def nearest(name, known):
+    """The known name most like this one, or None where none is like it."""
+    return next(iter(difflib.get_close_matches(name, known, 1, 0.4)), None)
+
+
+def _value(kind, value, name):
+    """`value` as `kind`; whole numbers serve as floats, lists as tuples, and nothing else is converted."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind == tuple[int, ...]:
+        if isinstance(value, list | tuple) and all(type(item) is int for item in value):
+            return tuple(value)
+        checks.refuse(name, value, "is not a list of whole numbers", "each is a count", "Write (3, 2, 2, 1)")
+    if type(value) is not kind:
+        what = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}[kind]
+        checks.refuse(name, repr(value), f"is not {what}", f"its type is {type(value).__name__}", f"Give {what}")
+    return value

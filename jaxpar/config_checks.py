@@ -1,0 +1,163 @@
+"""The rules a configuration must obey. Each refusal names the setting, the rule, the reason and what would do."""
+
+import difflib
+import math
+
+from jaxpar.errors import SettingError
+from jaxpar.mesh import divisors, resolve_shape
+
+_CHOICES = {
+    "pipeline.layers": ("loop", "unroll"),
+    "pipeline.vocabulary": ("ends", "pipe"),
+    "pipeline.remat": ("none", "full"),
+    "model.dtype": ("float32", "bfloat16"),
+    "data.kind": ("python_docs", "bytes"),
+    "optimizer.name": ("adamw",),
+}
+
+# setting: (test, the rule it fails, why, a remedy)
+_RANGES = {
+    "emulate_devices": (lambda x: x >= 0, "is negative", "it is a number of devices", "Use 8, or 0 for real devices"),
+    "seed": (lambda x: 0 <= x < 2**32, "is not in 0 .. 2**32 - 1", "keys are made from 32 bits", "Use 0"),
+    "train.eval_every": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to evaluate at the end only"),
+    "optimizer.peak_rate": (lambda x: 0 < x < math.inf, "is not positive", "nothing would be learned", "Use 0.003"),
+    "optimizer.warmup_steps": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 for no warm-up"),
+    "optimizer.final_rate_ratio": (lambda x: 0 <= x <= 1, "is not in 0 .. 1", "it is a share of the peak", "Use 0.1"),
+    "optimizer.weight_decay": (lambda x: 0 <= x < math.inf, "is negative", "weights would grow", "Use 0 for none"),
+    "optimizer.clip_norm": (lambda x: 0 <= x < math.inf, "is negative", "a norm never is", "Use 1.0, or 0 for no clip"),
+    "optimizer.b1": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.9"),
+    "optimizer.b2": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.95"),
+    "optimizer.eps": (lambda x: 0 < x < math.inf, "is not positive", "it keeps a division finite", "Use 1e-8"),
+    "data.held_out_fraction": (lambda x: 0 < x < 1, "is not between 0 and 1", "both parts need text", "Use 0.1"),
+    "sample.num_bytes": (lambda x: x >= 0, "is negative", "it is a length", "Use 0 for no sample"),
+    "sample.temperature": (lambda x: 0 <= x < math.inf, "is negative", "it divides logits", "Use 0 for the likeliest"),
+}
+
+_POSITIVE = (
+    *(f"pipeline.{name}" for name in ("num_microbatches", "num_chunks")),
+    *(f"model.{name}" for name in ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width", "vocab_size")),
+    *(f"data.{name}" for name in ("seq_len", "max_bytes", "max_held_out_bytes")),
+    *(f"train.{name}" for name in ("global_batch", "num_steps", "log_every")),
+)
+
+
+def refuse(setting, value, rule, reason, remedy):
+    """Raises a SettingError in the project's form."""
+    raise SettingError(f"{setting}={value} {rule}: {reason}. {remedy}.")
+
+
+def refuse_choice(setting, value, known):
+    """Refuses a name that is not among the known ones, naming the nearest."""
+    nearest = difflib.get_close_matches(value, known, 1, 0.4)
+    remedy = f"Did you mean {nearest[0]}? " if nearest else ""
+    raise SettingError(f"{setting}={value} is not known: the choices are {', '.join(known)}. {remedy}".strip())
+
+
+def get(config, setting):
+    """The value of a setting by its full name."""
+    for part in setting.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def check_values(config):
+    """Refuses every value that is wrong whatever the others are, and the few pairs that need no devices."""
+    for setting, known in _CHOICES.items():
+        if get(config, setting) not in known:
+            refuse_choice(setting, get(config, setting), known)
+    for setting in _POSITIVE:
+        if get(config, setting) < 1:
+            refuse(setting, get(config, setting), "is not positive", "it is a count", "Use 1 or more")
+    for setting, (test, rule, reason, remedy) in _RANGES.items():
+        if not test(get(config, setting)):
+            refuse(setting, get(config, setting), rule, reason, remedy)
+    _check_pairs(config)
+
+
+def _check_pairs(config):
+    data = config.data
+    if config.model.vocab_size < 256:
+        reason = f"data.kind={data.kind} has bytes as tokens"
+        refuse("model.vocab_size", config.model.vocab_size, "is under 256", reason, "Use 256")
+    for setting in ("path", "held_out_path"):
+        value = getattr(data, setting)
+        if value and data.kind != "bytes":
+            reason = f"data.kind={data.kind} brings its own text"
+            refuse(f"data.{setting}", value, "would not be read", reason, "Set data.kind=bytes")
+    if data.kind == "bytes" and not data.path:
+        refuse("data.path", "''", "names no file", "data.kind=bytes reads a text file or a folder of them", "Give one")
+
+
+def fit_mesh(mesh, num_devices):
+    """The mesh with its -1 inferred.
+
+    Raises:
+      SettingError: a size that is none, more than one -1, or a product that is not the number of devices.
+    """
+    return type(mesh)(*resolve_shape(num_devices, mesh.data, mesh.pipe, mesh.tensor))
+
+
+def check_model(config):
+    """Heads and widths must divide one another and split over the mesh axis tensor."""
+    model, tensor = config.model, config.mesh.tensor
+    _divides("model.width", model.width, "model.num_heads", model.num_heads, "each head has an equal share")
+    head = model.width // model.num_heads
+    if head % 2:
+        remedy = f"Use model.width={model.num_heads * (head + 1)}"
+        reason = f"rotary positions turn pairs, and a head has {head}"
+        refuse("model.width", model.width, f"gives model.num_heads={model.num_heads} heads of odd size", reason, remedy)
+    _divides("model.num_heads", model.num_heads, "model.num_kv_heads", model.num_kv_heads, "groups share a kv head")
+    whole = "a tensor rank holds whole heads"
+    for setting, size, reason in (
+        ("model.num_heads", model.num_heads, whole),
+        ("model.num_kv_heads", model.num_kv_heads, whole),
+        ("model.mlp_width", model.mlp_width, "each tensor rank holds an equal slice"),
+    ):
+        if size % tensor:
+            sizes = ", ".join(map(str, divisors(size)))
+            remedy = f"Use {setting}={_around(size, tensor)}, or mesh.tensor of {sizes}"
+            refuse(setting, size, f"is not a multiple of mesh.tensor={tensor}", reason, remedy)
+
+
+def _divides(setting, size, by, parts, reason):
+    if size % parts:
+        refuse(setting, size, f"is not a multiple of {by}={parts}", reason, f"Use {setting}={_around(size, parts)}")
+
+
+def _around(size, factor):
+    """The positive multiples of `factor` just under and over `size`, as text."""
+    low = size // factor * factor
+    return " or ".join(str(n) for n in (low, low + factor) if n > 0)
+
+
+def check_batch(config):
+    """The global batch must split over the data ranks and their microbatches."""
+    batch, data, count = config.train.global_batch, config.mesh.data, config.pipeline.num_microbatches
+    if batch % (data * count) == 0:
+        return
+    remedy = f"Use train.global_batch={_around(batch, data * count)}"
+    if batch % data == 0:
+        remedy += f", or pipeline.num_microbatches of {', '.join(map(str, divisors(batch // data)))}"
+    rule = f"is not a multiple of mesh.data={data} x pipeline.num_microbatches={count}"
+    refuse("train.global_batch", batch, rule, "every microbatch has equally many rows", remedy)
+
+
+def check_stages(config):
+    """Every stage has a layer, and a user's own split gives every layer one stage."""
+    split, stages, layers = config.pipeline.stage_layers, config.num_stages, config.model.num_layers
+    names = f"mesh.pipe={config.mesh.pipe} x pipeline.num_chunks={config.pipeline.num_chunks}"
+    if layers < stages:
+        remedy = f"Use {stages} layers or more, or fewer ranks or chunks"
+        refuse("model.num_layers", layers, f"is less than {names}", "every stage needs a layer", remedy)
+    if not split:
+        return
+    even = tuple(layers // stages + (stage < layers % stages) for stage in range(stages))
+    remedy = f"Use {even}, or leave it empty"
+    if len(split) != stages:
+        rule = f"has {len(split)} stages, not {names}"
+        refuse("pipeline.stage_layers", split, rule, "it gives each stage its number of layers", remedy)
+    if min(split) < 1:
+        refuse("pipeline.stage_layers", split, "has a stage without a layer", "every stage needs one", remedy)
+    if sum(split) != layers:
+        rule = f"adds up to {sum(split)}, not to model.num_layers={layers}"
+        refuse("pipeline.stage_layers", split, rule, "every layer has exactly one stage", remedy)

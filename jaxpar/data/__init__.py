@@ -1,0 +1,1 @@
+"""Text as bytes: documents (documents.py), what is held out (split.py), rows for a step (batches.py). NumPy alone."""
