@@ -81,11 +81,14 @@ def factorizations(num_devices):
 def _node(device):
     """What a tensor group must not leave: the domain of fast links, as far as the platform tells.
 
-    TPUs and GPUs say which devices share it (a slice; a machine, which may hold several processes). Otherwise a process
-    counts as a node, which also makes several CPU processes a faithful rehearsal of several nodes.
+    A TPU slice is one such domain however many hosts it has. GPUs tell by slice_index which of them share a machine,
+    also where each has a process of its own. Elsewhere a process counts as a node, which makes several CPU processes a
+    faithful rehearsal of several nodes.
     """
     slice_index = getattr(device, "slice_index", None)
-    return device.process_index if slice_index is None else slice_index
+    if slice_index is not None:
+        return slice_index
+    return 0 if device.platform == "tpu" else device.process_index
 
 
 def _tensor_groups(devices, tensor):
