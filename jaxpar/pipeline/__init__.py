@@ -1,0 +1,17 @@
+"""The pipeline: one layer function and a schedule in, loss and gradients out."""
+
+from jaxpar.pipeline.executor import Output, Pipeline, shardings, value_and_grad
+from jaxpar.pipeline.layout import Layout, split_evenly
+from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss, token_loss
+
+__all__ = [
+    "Layout",
+    "Output",
+    "Pipeline",
+    "VocabularyEmbedding",
+    "VocabularyLoss",
+    "shardings",
+    "split_evenly",
+    "token_loss",
+    "value_and_grad",
+]

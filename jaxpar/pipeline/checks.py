@@ -1,0 +1,77 @@
+"""Everything ``value_and_grad`` refuses, before anything is traced or compiled."""
+
+import jax
+
+from jaxpar.errors import SettingError
+from jaxpar.pipeline.remat import POLICIES
+from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
+from jaxpar.schedule.plan import Plan
+
+AXES = ("data", "pipe", "tensor")
+
+
+def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout):
+    """The schedule with the vocabulary's actions in it; raises SettingError where arguments do not fit together."""
+    if set(mesh.axis_names) != set(AXES):
+        raise SettingError(
+            f"mesh.axis_names={mesh.axis_names} are not {AXES}: the pipeline splits over these. "
+            "Make the mesh with jaxpar.mesh.make_mesh; an axis of size 1 costs nothing."
+        )
+    if schedule.num_ranks != mesh.shape["pipe"]:
+        raise SettingError(
+            f"schedule.num_ranks={schedule.num_ranks} is not mesh.pipe={mesh.shape['pipe']}: a rank is a position on "
+            f"that axis. Build the schedule for {mesh.shape['pipe']} ranks."
+        )
+    for name, value, allowed in (
+        ("remat", remat, POLICIES),
+        ("layers", layers, ("loop", "unroll")),
+        ("vocabulary", vocabulary, ("ends", "pipe")),
+    ):
+        if value not in allowed:
+            raise SettingError(f"pipeline.{name}={value!r} is unknown: there is no such way. Use one of {allowed}.")
+    if vocabulary == "pipe" and not (isinstance(embed, VocabularyEmbedding) and isinstance(loss, VocabularyLoss)):
+        raise SettingError(
+            "pipeline.vocabulary='pipe' needs embed as a VocabularyEmbedding and loss as a VocabularyLoss: the tables "
+            "are split over the ranks, so the pipeline must see them. Wrap yours, or use 'ends'."
+        )
+    if tied and embed is None:
+        raise SettingError(f"tied={tuple(tied)} without embed: there is no table to tie. Give embed, or drop tied.")
+    if layout is not None and (layout.num_ranks, layout.num_chunks, layout.placement) != (
+        schedule.num_ranks,
+        schedule.num_chunks,
+        schedule.placement,
+    ):
+        raise SettingError(
+            f"layout={layout.num_ranks} ranks x {layout.num_chunks} chunks ({layout.placement}) is not the schedule's "
+            f"{schedule.num_ranks} x {schedule.num_chunks} ({schedule.placement}): stages would not be where the "
+            "schedule looks for them. Use Layout.of(schedule, ...)."
+        )
+    return _with_vocabulary(schedule, vocabulary)
+
+
+def _with_vocabulary(schedule, vocabulary):
+    if schedule.vocabulary is None and not isinstance(schedule, Plan):
+        return schedule.with_vocabulary(vocabulary)
+    if schedule.vocabulary != vocabulary:
+        raise SettingError(
+            f"pipeline.vocabulary={vocabulary!r} is not the schedule's {schedule.vocabulary!r}: its E, H and G actions "
+            "are placed for that. Make them agree, or give a schedule without vocabulary."
+        )
+    return schedule
+
+
+def check_batch(batch, num_data, num_microbatches):
+    """Rows agree over the batch, and divide by data ranks x microbatches."""
+    sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(batch)}
+    if len(sizes) != 1 or None in sizes:
+        raise SettingError(
+            f"batch has leading dimensions {sorted(map(str, sizes))}: inputs, labels and side all have the global "
+            "batch's rows first. Make them agree."
+        )
+    (rows,), parts = sizes, num_data * num_microbatches
+    if rows % parts:
+        raise SettingError(
+            f"train.global_batch={rows} is not a multiple of mesh.data={num_data} x "
+            f"pipeline.num_microbatches={num_microbatches}: every microbatch has the same number of rows. "
+            f"Use {max(rows // parts, 1) * parts} or {(rows // parts + 1) * parts}."
+        )

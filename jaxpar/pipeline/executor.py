@@ -1,0 +1,367 @@
+"""The pipeline as one program: a schedule's plan, interpreted tick by tick inside ``shard_map``.
+
+``value_and_grad`` is the whole interface. The mesh axes ``data`` and ``pipe`` are manual, ``tensor`` is left to XLA's
+partitioner: a layer is written as if for one device.
+
+Source of the combination: Narayanan et al. 2021, arXiv:2104.04473 (data x pipe x tensor); the single-program executor
+is ours.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxpar.pipeline.checks import check_arguments, check_batch
+from jaxpar.pipeline.graph import cut, trace
+from jaxpar.pipeline.interpreter import DATA, PIPE, Inputs, Program, tick
+from jaxpar.pipeline.layout import Layout
+from jaxpar.pipeline.remat import checkpointed
+from jaxpar.pipeline.split import POOLS, split_layer
+from jaxpar.schedule.plan import Plan
+
+
+class Output(NamedTuple):
+    """What a step reports, the same on every device.
+
+    Attributes:
+      loss: float32, nats per counted token over the global batch; 0 where no token counted.
+      num_tokens: int32, counted tokens of the global batch.
+      aux: float32, the layers' auxiliary scalars: summed over layers, averaged over microbatches and data ranks.
+        The gradients are those of loss + aux.
+    """
+
+    loss: jax.Array
+    num_tokens: jax.Array
+    aux: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pipeline:
+    """A compiled-once function of (params, batch, rng); ``value_and_grad`` makes it.
+
+    Attributes:
+      plan, layout: the tables it interprets and where the layers live.
+      run: jitted (params, batch, rng, tables) -> (Output, grads): what ``__call__`` calls. Other tables of the same
+        shape (``jaxpar.schedule.unify``) run another schedule without compiling anew.
+    """
+
+    plan: Plan
+    layout: Layout
+    run: Any
+
+    def __call__(self, params, batch, rng=None):
+        """(Output, grads). See ``value_and_grad``."""
+        return self.run(params, batch, rng, self.tables())
+
+    def tables(self, plan=None):
+        """The plan as arrays for ``run``."""
+        plan = plan or self.plan
+        return {
+            "table": plan.table,
+            "pattern": plan.pattern,
+            "num_ticks": np.int32(plan.num_ticks),
+            "first": self.layout.first,
+            "count": self.layout.count,
+            "layer_ids": self.layout.rows,
+        }
+
+
+def value_and_grad(
+    layer,
+    loss,
+    schedule,
+    mesh,
+    *,
+    embed=None,
+    param_specs=None,
+    remat="none",
+    layers="loop",
+    vocabulary="ends",
+    tied=(),
+    layout=None,
+    packed=False,
+    train=True,
+):
+    """Loss and gradients of a model split over the mesh, by the given schedule.
+
+    Args:
+      layer: (p, x, side, rng) -> x, or (x, aux scalar). p is one layer's parameters, x a pytree of float arrays with a
+        microbatch's rows leading, side a dict of arrays with the same rows, rng a key array [rows] or None.
+      loss: (p_head, y, labels) -> (sum of nats, number of counted tokens). The number may depend on labels only.
+      schedule: jaxpar.schedule.Schedule, or a Plan with a vocabulary, whose num_ranks is the mesh's ``pipe``.
+      mesh: jax.sharding.Mesh with the axes ``data``, ``pipe`` and ``tensor``.
+      embed: (p_embed, inputs) -> x; None: the inputs are x.
+      param_specs: like params, PartitionSpecs over ``tensor`` alone; a layer's without the stacked dim. None: whole.
+      remat: "none", "full" or "dots": what a layer keeps for its backward pass.
+      layers: "loop" over a stage's layers, or "unroll".
+      vocabulary: "ends": embed on the first rank, loss on the last. "pipe": both split over all ranks along the
+        vocabulary; embed must be a VocabularyEmbedding and loss a VocabularyLoss.
+      tied: names of entries of params["embed"] that ``loss`` finds in its p_head too: one weight, one gradient.
+      layout: Layout; default: as even as the number of stacked layers allows.
+      packed: params and grads have their layers packed (``Layout.pack``), so that nothing moves between steps.
+      train: False: no gradients, nothing is kept for them; the schedule needs forwards only, and grads is None.
+
+    Returns:
+      Pipeline: (params, batch, rng=None) -> (Output, grads). params {"embed", "layers", "head"}, layers stacked by
+      global layer index. batch {"inputs", "labels", "side"}, rows leading, in the order of the global batch; side may
+      be missing. rng: the step's key; a layer's row gets it with the global layer and row folded in. grads: structure
+      and sharding of params, float32.
+
+    Raises:
+      SettingError: the schedule, mesh, layout or options do not fit together.
+      TypeError: a layer whose output is not like its input (at trace time).
+    """
+    schedule = check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout)
+    plan = schedule if isinstance(schedule, Plan) else schedule.lower(recompute=True)
+    options = _Options(
+        layer=checkpointed(layer, remat),
+        loss=loss,
+        embed=embed,
+        tied=tuple(tied),
+        vocabulary=vocabulary,
+        unroll=layers == "unroll",
+        train=train,
+        mesh=mesh,
+        param_specs=param_specs,
+    )
+    if layout is not None:
+        return Pipeline(plan, layout, jax.jit(functools.partial(_run, options, plan, layout, packed)))
+    return _LazyPipeline(plan, options, packed)
+
+
+class _LazyPipeline:
+    """A Pipeline whose even layout waits for the parameters, which tell the number of layers."""
+
+    def __init__(self, plan, options, packed):
+        self.plan, self._options, self._packed, self._made = plan, options, packed, {}
+
+    def __call__(self, params, batch, rng=None):
+        """(Output, grads). See ``value_and_grad``."""
+        return self.bind(jax.tree.leaves(params["layers"])[0].shape[0])(params, batch, rng)
+
+    def bind(self, num_layers):
+        """The Pipeline for a number of layers."""
+        if num_layers not in self._made:
+            layout = Layout.of(self.plan, num_layers)
+            run = jax.jit(functools.partial(_run, self._options, self.plan, layout, self._packed))
+            self._made[num_layers] = Pipeline(self.plan, layout, run)
+        return self._made[num_layers]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Options:
+    layer: Any
+    loss: Any
+    embed: Any
+    tied: tuple
+    vocabulary: str
+    unroll: bool
+    train: bool
+    mesh: Any
+    param_specs: Any
+
+
+def _run(options, plan, layout, packed, params, batch, rng, tables):
+    """The jitted whole: pack, shard_map, unpack."""
+    batch = {"side": {}, **batch}
+    check_batch(batch, options.mesh.shape[DATA], plan.num_microbatches)
+    if not packed:
+        params = {**params, "layers": layout.pack(params["layers"])}
+    specs = _manual_specs(options, params)
+    if rng is not None and not jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key):
+        rng = jax.random.wrap_key_data(rng)
+    mapped = jax.shard_map(
+        functools.partial(_step, options, plan, layout),
+        mesh=options.mesh,
+        axis_names={DATA, PIPE},
+        in_specs=(specs, jax.tree.map(lambda _: P(DATA), batch), P(), _table_specs(tables)),
+        out_specs=(P(), specs if options.train else P()),
+        check_vma=False,
+    )
+    output, grads = mapped(params, batch, rng, tables)
+    if options.train and not packed:
+        grads = {**grads, "layers": layout.unpack(grads["layers"])}
+    return output, grads
+
+
+def _manual_specs(options, params):
+    """Over ``pipe`` alone: layers split, the rest whole, but for a vocabulary that is split over the ranks."""
+    specs = {name: jax.tree.map(lambda _: P(), params[name]) for name in ("embed", "head")}
+    specs["layers"] = jax.tree.map(lambda _: P(PIPE), params["layers"])
+    if options.vocabulary == "pipe":
+        specs["embed"] = {**specs["embed"], options.embed.table: P(PIPE)}
+        if options.loss.table not in options.tied:
+            specs["head"] = {**specs["head"], options.loss.table: P(PIPE)}
+    return specs
+
+
+def _table_specs(tables):
+    by_rank = {"table": P(None, PIPE), "first": P(PIPE), "count": P(PIPE), "layer_ids": P(PIPE)}
+    return {name: by_rank.get(name, P()) for name in tables}
+
+
+def _step(options, plan, layout, params, batch, key, tables):
+    """One rank's step, inside shard_map."""
+    num_rows = jax.tree.leaves(batch["inputs"])[0].shape[0] // plan.num_microbatches
+    num_tokens = lax.psum(_count_tokens(options, params, batch), DATA)
+    num_data = options.mesh.shape[DATA]
+    inputs = Inputs(
+        params=params,
+        batch=batch,
+        key=key,
+        first=tables["first"][0],
+        count=tables["count"][0],
+        layer_ids=tables["layer_ids"][0],
+        nat_weight=1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32),
+        aux_weight=jnp.float32(1.0 / (plan.num_microbatches * num_data)) * (num_tokens > 0),
+    )
+    x, split = _trace_layer(options, inputs, num_rows)
+    program = Program(
+        columns=plan.columns,
+        patterns=plan.patterns,
+        split=split,
+        embed=options.embed,
+        loss=options.loss,
+        tied=options.tied,
+        vocabulary=options.vocabulary,
+        last_rank=_last_rank(plan),
+        unroll=_unrolling(options, layout),
+        num_rows=num_rows,
+        train=options.train,
+    )
+
+    def body(t, state):
+        row = lax.dynamic_index_in_dim(tables["table"], t, 0, keepdims=False)[0]
+        pattern = lax.dynamic_index_in_dim(tables["pattern"], t, 0, keepdims=False)
+        return tick(program, inputs, row, pattern, state)
+
+    state = lax.fori_loop(0, tables["num_ticks"], body, _start(options, plan, layout, split, params, x))
+    return _finish(options, inputs, num_tokens, state)
+
+
+def _trace_layer(options, inputs, num_rows):
+    """(what x looks like, the layer's Split), from shapes alone."""
+
+    def rows(tree):
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((num_rows, *a.shape[1:]), a.dtype), tree)
+
+    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs.params["layers"])
+    x = rows(inputs.batch["inputs"])
+    if options.embed is not None:
+        x = jax.eval_shape(options.embed, inputs.params["embed"], x)
+    rng = None if inputs.key is None else jax.eval_shape(lambda k: jax.random.split(k, num_rows), inputs.key)
+    return x, split_layer(options.layer, p, x, rows(inputs.batch["side"]), rng)
+
+
+def _count_tokens(options, params, batch):
+    """Counted tokens of this data rank's rows, before anything is computed."""
+    p_head = (
+        {**params["head"], **{name: params["embed"][name] for name in options.tied}} if options.tied else params["head"]
+    )
+
+    def like(tree):
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
+
+    x = like(batch["inputs"])
+    y = x if options.embed is None else jax.eval_shape(options.embed, like(params["embed"]), x)
+    labels = jax.tree.leaves(batch["labels"])
+    graph = trace(options.loss, like(p_head), y, like(batch["labels"]))
+    count = cut(graph, graph.outputs[1:], graph.inputs)
+    first = len(graph.inputs) - len(labels)
+    allowed = dict(zip(graph.inputs[first:], labels, strict=True))
+    if not set(count.inputs) <= set(allowed):
+        raise TypeError(
+            "loss: the number of counted tokens depends on the parameters or on y, but it is needed before the first "
+            "forward, to weigh every microbatch alike. Compute it from labels alone."
+        )
+    return jnp.asarray(count.run(*[allowed[v] for v in count.inputs])[0], jnp.int32)
+
+
+def _last_rank(plan):
+    backwards = plan.placement == "v" and (plan.num_chunks - 1) % 2
+    return 0 if backwards else plan.num_ranks - 1
+
+
+def _unrolling(options, layout):
+    if not options.unroll:
+        return {}
+    return {"at_least": int(layout.count.min()), "at_most": int(layout.count.max())}
+
+
+def _start(options, plan, layout, split, params, x):
+    """Zeros. Slots as many as the plan says, and a spare one for payloads that nobody waits for."""
+    depth = int(layout.count.max())
+
+    def zeros(tree, *lead):
+        return jax.tree.map(lambda a: jnp.zeros((*lead, *a.shape), a.dtype), tree)
+
+    state = {
+        "act": zeros(x, plan.num_slots["act"] + 1),
+        "grad": zeros(x, plan.num_slots["grad"] + 1) if options.train else (),
+        "sent_act": zeros(x),
+        "nats": jnp.float32(0),
+        "aux": jnp.float32(0),
+        "grads": _zero_grads(options, params) if options.train else (),
+    }
+    if options.train:
+        state["sent_grad"] = zeros(x)
+        state.update({pool: zeros(split.pools[pool], max(1, plan.num_slots[pool]), depth) for pool in POOLS})
+    return state
+
+
+def _zero_grads(options, params):
+    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.float32), params)
+    if options.param_specs is None:
+        return zeros
+    stacked = jax.tree.map(lambda s: P(None, *s), options.param_specs["layers"], is_leaf=lambda s: isinstance(s, P))
+    specs = {**options.param_specs, "layers": stacked}
+    return jax.tree.map(
+        lambda s, z: lax.with_sharding_constraint(z, s), specs, zeros, is_leaf=lambda s: isinstance(s, P)
+    )
+
+
+def _finish(options, inputs, num_tokens, state):
+    """Reductions over the manual axes, once a step and in float32."""
+    nats, aux = lax.psum((state["nats"], state["aux"]), (DATA, PIPE))
+    if options.vocabulary == "pipe":  # every rank has the whole sum
+        nats = nats / options.mesh.shape[PIPE]
+    output = Output(nats * inputs.nat_weight, num_tokens, aux * inputs.aux_weight)
+    if not options.train:
+        return output, None
+    grads = state["grads"]
+    specs = _manual_specs(options, grads)
+
+    def reduce(g, spec):
+        return lax.psum(g, DATA if PIPE in spec else (DATA, PIPE))
+
+    return output, jax.tree.map(reduce, grads, specs)
+
+
+def shardings(mesh, param_specs, params, vocabulary="ends", embed_table="table", head_table="table"):
+    """NamedShardings of packed parameters: ``param_specs`` over ``tensor``, layers (and split tables) over ``pipe``.
+
+    Args:
+      param_specs: as ``value_and_grad`` takes them.
+      params: tree whose structure they have; tables that it lacks (tied ones) are passed over.
+    """
+
+    def split_rows(spec):
+        first, *rest = tuple(spec) or (None,)
+        axes = () if first is None else (first,) if isinstance(first, str) else tuple(first)
+        return P((PIPE, *axes), *rest)
+
+    is_spec = lambda s: isinstance(s, P)  # noqa: E731
+    specs = {name: param_specs[name] for name in ("embed", "head")}
+    specs["layers"] = jax.tree.map(lambda s: P(PIPE, *s), param_specs["layers"], is_leaf=is_spec)
+    if vocabulary == "pipe":
+        for part, table in (("embed", embed_table), ("head", head_table)):
+            if table in params[part]:
+                specs[part] = {**specs[part], table: split_rows(specs[part][table])}
+    return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=is_spec)

@@ -1,0 +1,65 @@
+"""Run-once loops and the buffers they update in place.
+
+``lax.cond`` on a buffer makes XLA copy it in every branch. A loop that runs zero or one times updates its carry in
+place instead, and where it runs zero times it costs nothing. Two things keep it so: the indices pass through an
+optimization barrier with the loop counter (else XLA sees that the body does not depend on the counter, hoists it out
+of the loop and runs it always), and only the buffers that the body touches are in the carry.
+"""
+
+import jax
+from jax import lax
+
+
+def run_once(flag, body, carry, indices):
+    """``body(carry, indices)`` where ``flag`` (int32, 0 or 1) is set, else ``carry`` untouched and no work done."""
+
+    def step(i, carry):
+        held, _ = lax.optimization_barrier((indices, i))
+        return body(carry, held)
+
+    return lax.fori_loop(0, flag, step, carry)
+
+
+def over_layers(count, body, carry, *, at_least=None, at_most=None, reverse=False):
+    """``carry = body(l, carry)`` for the ``count`` layers of a stage, the last layer first where ``reverse``.
+
+    Args:
+      count: int32, layers of this rank's stage.
+      at_least, at_most: ints, bounds of ``count`` over all stages. Given: unrolled, one copy of the body a layer;
+        layers that only some stages have run behind a flag. None: a loop.
+    """
+    if at_most is None:
+        return lax.fori_loop(0, count, lambda i, c: body(count - 1 - i if reverse else i, c), carry)
+    for layer in reversed(range(at_most)) if reverse else range(at_most):
+        if layer < at_least:
+            carry = body(layer, carry)
+        else:
+            flag = (count > layer).astype("int32")
+            carry = run_once(flag, lambda c, at: body(at, c), carry, jax.numpy.int32(layer))
+    return carry
+
+
+def load(buffer, *index):
+    """Element ``buffer[index]`` of each leaf, the leading dims indexed by int32 scalars."""
+
+    def leaf(a):
+        for i in index:
+            a = lax.dynamic_index_in_dim(a, i, 0, keepdims=False)
+        return a
+
+    return jax.tree.map(leaf, buffer)
+
+
+def store(buffer, value, *index):
+    """``buffer`` with ``buffer[index] = value``, leaf by leaf; in place where the buffer is a loop's carry."""
+
+    def leaf(a, v):
+        v = v.reshape((1,) * len(index) + v.shape)
+        return lax.dynamic_update_slice(a, v.astype(a.dtype), (*index, *[0] * (a.ndim - len(index))))
+
+    return jax.tree.map(leaf, buffer, value)
+
+
+def rows_of(batch, microbatch, num_rows):
+    """Rows of one microbatch from each leaf [B, ...]."""
+    return jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, microbatch * num_rows, num_rows, 0), batch)
