@@ -23,7 +23,7 @@ KINDS = (
 
 _EXPLICIT = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\})")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_NAMED = re.compile(r"replica_groups=@?mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))?\s*\{([^}]*)\}")
+_NAMED = re.compile(r"replica_groups=@?mesh\[([^\]]*)\](?:, device_ids=\(((?:[^()]|\([^()]*\))*)\))?\s*\{([^}]*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 
 
@@ -168,7 +168,7 @@ def _iota(groups, dims, order):
 def _named(axes, device_ids, grouped):
     """``mesh['data'=2,'pipe'=4] {'pipe'}``; a part of an axis is ``'pipe':(1)2``: leading factor, then its size."""
     sizes = {name.strip(" '\""): int(size) for name, size in (axis.split("=") for axis in axes.split(","))}
-    numbers = np.asarray(_ints(device_ids)) if device_ids else np.arange(math.prod(sizes.values()))
+    numbers = _device_ids(device_ids) if device_ids else np.arange(math.prod(sizes.values()))
     wanted = {}
     for part in filter(None, (part.strip() for part in grouped.split(","))):
         name, _, sub = part.partition(":")
@@ -185,3 +185,9 @@ def _named(axes, device_ids, grouped):
         shape.append(size // done)
     outside = [dim for dim in range(len(shape)) if dim not in inside]
     return numbers.reshape(shape).transpose(*outside, *inside).reshape(-1, math.prod(shape[d] for d in inside))
+
+
+def _device_ids(text):
+    """A list ``0,2,1,3``, or ``[4,2]T(1,0)``: count up in these dims, transpose."""
+    tiled = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    return _iota(str(math.prod(_ints(tiled[1]))), *tiled.groups()) if tiled else np.asarray(_ints(text))
