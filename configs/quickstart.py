@@ -1,0 +1,29 @@
+"""Quickstart: a byte-level decoder on the text that comes with Python, 8 emulated devices, 1F1B.
+
+Shows tensor parallelism (2) inside pipeline parallelism (4 ranks of a layer each) on a machine without accelerators.
+
+    python -m experiments.train --config=configs/quickstart.py
+"""
+
+from jaxpar.config import base_config
+
+
+def get_config():
+    """The settings."""
+    config = base_config()
+    config.emulate_devices = 8
+    config.mesh.pipe = 4
+    config.mesh.tensor = 2
+    config.pipeline.schedule = "1f1b"
+    config.pipeline.num_microbatches = 4
+    config.model.num_layers = 4
+    config.model.width = 160
+    config.model.mlp_width = 448
+    config.data.seq_len = 128
+    config.train.global_batch = 8
+    config.train.num_steps = 1200
+    config.train.eval_every = 300
+    config.optimizer.peak_rate = 3e-3
+    config.optimizer.warmup_steps = 50
+    config.optimizer.final_rate_ratio = 0.05
+    return config
