@@ -18,29 +18,42 @@ def check(schedule, max_live=None):
         hold, from the start of F to the end of W.
 
     Raises:
-      ScheduleError: names the first wrong cell in order of ticks, then of ranks; missing actions come last.
+      ScheduleError: names the first wrong cell in order of ticks, then of ranks. First come actions that are not the
+        rank's own, come twice or out of a tick's order, then missing ones, then those that run before their input.
+    """
+    check_actions(schedule)
+    done = {}
+    for tick, row in enumerate(schedule.ticks):
+        ran = []
+        for rank, cell in enumerate(row):
+            mine = [action for action in cell if schedule.owner(action) == rank]
+            _check_inputs(schedule, tick, rank, mine, done)
+            ran += [part for action in mine for part in action.parts()]
+        done.update(dict.fromkeys(ran, tick))
+        if schedule.vocabulary == "pipe":
+            _check_collectives(schedule, tick, row)
+    if max_live is not None:
+        _check_live(schedule, max_live)
+
+
+def check_actions(schedule):
+    """The part of check() that does not depend on when: every action once, on its rank, in the order of a tick.
+
+    Raises:
+      ScheduleError: as check().
     """
     owned = [{s for s in range(schedule.num_stages) if schedule.locate(s)[0] == r} for r in range(schedule.num_ranks)]
-    done = {}
     seen = [set() for _ in range(schedule.num_ranks)]
     for tick, row in enumerate(schedule.ticks):
         if len(row) != schedule.num_ranks:
+            cells = f"has {len(row)} cells at tick {tick}"
             raise _error(
-                schedule, f"has {len(row)} ranks at tick {tick}", f"num_ranks={schedule.num_ranks}", "Add cells"
+                schedule, cells, f"there are {schedule.num_ranks} ranks", "Give each rank a cell, empty if idle"
             )
-        ran = []
         for rank, cell in enumerate(row):
             if cell:
                 _check_cell(schedule, tick, rank, cell, owned[rank], seen[rank])
-                _check_inputs(schedule, tick, rank, cell, owned[rank], done)
-                ran += [part for action in cell if action.stage in owned[rank] for part in action.parts()]
-        for action in ran:
-            done[action] = tick
-        if schedule.vocabulary == "pipe":
-            _check_collectives(schedule, tick, row)
-    _check_complete(schedule, done)
-    if max_live is not None:
-        _check_live(schedule, max_live)
+    _check_complete(schedule, seen)
 
 
 def live_activations(schedule):
@@ -101,19 +114,17 @@ def _check_vocabulary_action(schedule, place, action, owned):
         raise _error(schedule, f"has {action} {place}", f"rank {owner} owns stage {stage}", "Move it there")
 
 
-def _check_inputs(schedule, tick, rank, cell, owned, done):
+def _check_inputs(schedule, tick, rank, cell, done):
     """Every input ran in an earlier tick, or on this rank in an earlier phase of this one."""
     here = {}
     for action in cell:
-        if action.stage not in owned:
-            continue
         for needed in inputs(action, schedule.num_stages - 1, schedule.vocabulary):
             if needed not in done and here.get(needed, 99) >= PHASE[action.kind]:
-                where = _where(schedule, needed)
+                when, where = _find(schedule, needed)
                 raise _error(
                     schedule,
                     f"has {action} at tick {tick} on rank {rank} before its input {needed}",
-                    f"{needed} {where}",
+                    f"{needed} runs at tick {when} on rank {where}",
                     f"Move {action} later or {needed} earlier",
                 )
         if action.kind == "R" and action._replace(kind="I") in done:
@@ -124,12 +135,12 @@ def _check_inputs(schedule, tick, rank, cell, owned, done):
             here[part] = PHASE[part.kind]
 
 
-def _where(schedule, needed):
+def _find(schedule, part):
     for tick, row in enumerate(schedule.ticks):
         for rank, cell in enumerate(row):
-            if any(needed in action.parts() for action in cell):
-                return f"runs at tick {tick} on rank {rank}"
-    return "is missing"
+            if rank == schedule.owner(part) and any(part in action.parts() for action in cell):
+                return tick, rank
+    raise KeyError(part)
 
 
 def _check_collectives(schedule, tick, row):
@@ -146,7 +157,7 @@ def _check_collectives(schedule, tick, row):
             )
 
 
-def _check_complete(schedule, done):
+def _check_complete(schedule, seen):
     """No action is missing."""
     last = schedule.num_stages - 1
     ends = {"E": [0], "H": [last], "G": [0]} if schedule.vocabulary else {}
@@ -154,10 +165,10 @@ def _check_complete(schedule, done):
     for kind in wanted:
         for stage in wanted[kind]:
             for microbatch in range(schedule.num_microbatches):
-                if (stage, kind, microbatch) not in done:
+                rank = schedule.locate(stage)[0]
+                if (stage, kind, microbatch) not in seen[rank]:
                     name = f"{stage}{kind}{microbatch}"
                     reason = "each action runs once" if kind != "W" else "every I has its W (a B is both)"
-                    rank = schedule.locate(stage)[0]
                     raise _error(schedule, f"misses {name}", reason, f"Add it on rank {rank}")
 
 

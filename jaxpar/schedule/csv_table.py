@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jaxpar.errors import ScheduleError
 from jaxpar.schedule.action import Action
+from jaxpar.schedule.check import check_actions
 from jaxpar.schedule.ticks import place
 
 # How PyTorch's pipelining writes several actions in one cell.
@@ -67,6 +68,7 @@ def build(cls, name, cells):
     sizes = (name, num_ranks, num_chunks, num_microbatches)
     placement = _placement(cls, sizes, actions)
     schedule = cls(*sizes, placement, tuple(zip(*cells, strict=True)), vocabulary)
+    check_actions(schedule)
     try:
         schedule.check()
         return schedule

@@ -33,7 +33,7 @@ class Schedule:
     num_chunks: int
     num_microbatches: int
     placement: str
-    ticks: tuple
+    ticks: tuple = dataclasses.field(repr=False)
     vocabulary: str | None = None
 
     @classmethod

@@ -20,7 +20,7 @@ def place(name, orders, last_stage, vocabulary=None):
       ticks[t][rank]: tuple of Action, empty where the rank idles.
 
     Raises:
-      ScheduleError: the orders wait for each other for ever; names the first rank that is stuck, and on what.
+      ScheduleError: the orders wait for each other for ever; names the actions that do.
     """
     done = set()
     position = [0] * len(orders)
@@ -57,10 +57,20 @@ def _missing(cell, done, last_stage, vocabulary):
 
 
 def _deadlock(name, orders, position, done, last_stage, vocabulary):
-    stuck = [rank for rank, order in enumerate(orders) if position[rank] < len(order)]
-    rank = stuck[0]
-    action, needed = _missing(orders[rank][position[rank]], done, last_stage, vocabulary)
-    return ScheduleError(
-        f"pipeline.schedule={name} would deadlock: rank {rank} waits at {action} for {needed}, which never runs "
-        f"(ranks {', '.join(map(str, stuck))} are stuck). Move {needed} earlier in its rank's order, or {action} later."
-    )
+    """The error for ranks that wait for each other: follow who waits for whom until it goes round or ends."""
+    left = [order[at:] for order, at in zip(orders, position, strict=True)]
+    holder = {part: r for r, cells in enumerate(left) for cell in cells for action in cell for part in action.parts()}
+    rank = next(r for r, cells in enumerate(left) if cells)
+    steps = {}
+    while rank is not None and rank not in steps:
+        action, needed = _missing(left[rank][0], done, last_stage, vocabulary)
+        steps[rank] = f"rank {rank} waits at {action} for {needed}"
+        rank = holder.get(needed)
+    ranks = list(steps)
+    circle = [steps[r] for r in (ranks[-1:] if rank is None else ranks[ranks.index(rank) :])]
+    if rank is None:
+        reason, remedy = ", which no rank runs", f"Add {needed}"
+    else:
+        reason = ", which comes later on that rank" if len(circle) == 1 else ", each behind the other's action"
+        remedy = f"Move {needed} earlier or {action} later"
+    return ScheduleError(f"pipeline.schedule={name} would deadlock: {', '.join(circle)}{reason}. {remedy}.")

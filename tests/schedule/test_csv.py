@@ -1,0 +1,95 @@
+"""Tables as CSV: round trips, inference, refusals."""
+
+import pytest
+
+from jaxpar.schedule import Schedule, ScheduleError, build, from_csv
+from tests.schedule.common import DATA, reference_files, small_schedules
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_round_trip_is_exact(num_ranks, tmp_path):
+    path = tmp_path / "table.csv"
+    for num_chunks in (1, 2, 3):
+        for num_microbatches in (1, 2, 5):
+            for plain in small_schedules(num_ranks, num_chunks, num_microbatches):
+                for vocabulary in (None, "ends", "pipe") if num_ranks > 1 else (None, "ends"):
+                    schedule = plain.with_vocabulary(vocabulary)
+                    schedule.to_csv(path)
+                    assert from_csv(path, name=schedule.name) == schedule
+
+
+@pytest.mark.parametrize("file", reference_files(), ids=lambda path: path.name)
+def test_reference_tables_round_trip(file, tmp_path):
+    schedule = from_csv(file)
+    assert schedule.name == file.stem
+    path = tmp_path / file.name
+    schedule.to_csv(path)
+    assert from_csv(path) == schedule
+    rows = [[cell for cell in line.split(",") if cell] for line in file.read_text().splitlines()]
+    written = [[cell for cell in line.split(",") if cell] for line in path.read_text().splitlines()]
+    assert rows == written
+    if file.name.startswith("lock_"):  # Their columns are ticks; the others are orders, some of them spaced out.
+        assert path.read_text() == file.read_text()
+
+
+def test_a_file_of_orders_is_placed_as_early_as_possible(tmp_path):
+    path = tmp_path / "orders.csv"
+    path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    assert from_csv(path, name="1f1b") == build("1f1b", 2, 2)
+
+
+def test_placement_and_sizes_are_inferred():
+    schedule = from_csv(DATA / "zb_VMin_P4_V2_M8.csv")
+    assert (schedule.num_ranks, schedule.num_chunks, schedule.num_microbatches, schedule.placement) == (4, 2, 8, "v")
+    assert [schedule.stage_of(1, chunk) for chunk in range(2)] == [1, 6]
+    assert [schedule.locate(stage) for stage in (0, 3, 4, 7)] == [(0, 0), (3, 0), (3, 1), (0, 1)]
+    schedule = from_csv(DATA / "torch_Interleaved1F1B_P4_V2_M6.csv")
+    assert (schedule.num_ranks, schedule.num_chunks, schedule.num_microbatches, schedule.placement) == (4, 2, 6, "loop")
+    assert schedule.vocabulary is None
+
+
+@pytest.mark.parametrize("placement", ["loop", "v"])
+def test_locate_is_the_inverse_of_stage_of(placement):
+    for num_ranks in (1, 2, 5):
+        schedule = Schedule("sizes", num_ranks, 4, 1, placement, ())
+        stages = [schedule.stage_of(r, c) for c in range(4) for r in range(num_ranks)]
+        assert sorted(stages) == list(range(4 * num_ranks))
+        for stage in stages:
+            assert schedule.stage_of(*schedule.locate(stage)) == stage
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,0X0\n1F0,1B0\n", r"has '0X0' at tick 1 on rank 0: it is not an action"),
+        ("0F0,(0B0;)OVERLAP_F_B\n", r"at tick 1 on rank 0: it is not an action"),
+        ("", r"has no action"),
+        (",,\n,,\n", r"has no action"),
+        ("0F0,,,0B0\n,0F0,1B0,\n", r"has 0F0 at tick 1 on rank 1: rank 0 owns stage 0"),
+        ("0F0,,,0B0\n,1F0,1B0,1B0\n", r"has 1B0 at tick 3 on rank 1, twice"),
+        ("0F0,,,\n,1F0,1B0,\n", r"misses 0I0"),
+        (
+            "0F0,,,0B0\n,1B0,1F0,\n",
+            r"deadlock: rank 1 waits at 1B0 for 1F0, which comes later on that rank. Move 1F0 earlier",
+        ),
+        ("0F0,0F1,,,0B0,0B1\n,1F0,1B0,,,\n", r"misses 1F1"),
+    ],
+)
+def test_bad_files_are_refused_by_cell(text, message, tmp_path):
+    path = tmp_path / "edited.csv"
+    path.write_text(text)
+    with pytest.raises(ScheduleError, match=message) as error:
+        from_csv(path)
+    assert str(error.value).startswith("pipeline.schedule=edited ")
+
+
+def test_a_swap_in_an_exported_file_is_refused_by_name(tmp_path):
+    path = tmp_path / "edited.csv"
+    build("1f1b", 4, 4).to_csv(path)
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3].replace("3F0,3B0", "3B0,3F0")
+    path.write_text("\n".join(lines))
+    with pytest.raises(
+        ScheduleError, match="would deadlock: rank 3 waits at 3B0 for 3F0, which comes later on that rank"
+    ):
+        from_csv(path)
