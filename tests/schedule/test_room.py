@@ -1,0 +1,35 @@
+"""The room as a whole: no JAX, quick enough for large sizes, the names that others use."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import jaxpar.schedule
+from jaxpar.schedule import build
+
+
+def test_importing_does_not_import_jax():
+    code = "import sys, jaxpar.schedule; sys.exit('jax' in sys.modules or 'jaxlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("name", "num_chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
+def test_large_sizes_are_quick(name, num_chunks):
+    def seconds(function, *arguments, **options):
+        start = time.process_time()
+        result = function(*arguments, **options)
+        return time.process_time() - start, result
+
+    first, schedule = seconds(build, name, 64, 512, num_chunks)
+    assert min(first, seconds(build, name, 64, 512, num_chunks)[0]) < 1
+    assert seconds(schedule.check)[0] < 5
+    lowering, plan = seconds(schedule.lower)
+    assert lowering < 5
+    assert plan.table.nbytes < 50e6
+
+
+def test_public_names_exist():
+    for name in jaxpar.schedule.__all__:
+        assert getattr(jaxpar.schedule, name).__doc__ or name == "KINDS"
