@@ -44,26 +44,27 @@ def valid_by_definition(schedule):
     if not set(required) <= set(times):
         return False
 
-    def when(key):
-        return times[key][0][:2]
-
-    def before(first, second, far=False):
-        (t1, p1), (t2, p2) = when(first), when(second)
+    def before(first, second, far):
+        (t1, p1), (t2, p2) = times[first][0][:2], times[second][0][:2]
         return t1 < t2 if far else (t1, p1) < (t2, p2)
 
-    edges = []
+    return all(before(*edge) for edge in edges(schedule, owner, [key for key in times if key[0] == "R"]))
+
+
+def edges(schedule, owner, recomputed):
+    """(earlier, later, do they run on different ranks) for every dependency; actions are (kind, stage, microbatch)."""
+    last = schedule.num_stages - 1
     for m in range(schedule.num_microbatches):
         for s in range(last + 1):
-            edges += [(("F", s, m), ("I", s, m), False), (("I", s, m), ("W", s, m), False)]
+            yield from [(("F", s, m), ("I", s, m), False), (("I", s, m), ("W", s, m), False)]
             if s < last:
                 far = owner(s) != owner(s + 1)
-                edges += [(("F", s, m), ("F", s + 1, m), far), (("I", s + 1, m), ("I", s, m), far)]
-            if ("R", s, m) in times:
-                edges += [(("F", s, m), ("R", s, m), False), (("R", s, m), ("I", s, m), False)]
+                yield from [(("F", s, m), ("F", s + 1, m), far), (("I", s + 1, m), ("I", s, m), far)]
         if schedule.vocabulary:
-            edges += [(("E", 0, m), ("F", 0, m), False), (("F", last, m), ("H", last, m), False)]
-            edges += [(("H", last, m), ("I", last, m), False), (("I", 0, m), ("G", 0, m), False)]
-    return all(before(*edge) for edge in edges)
+            yield from [(("E", 0, m), ("F", 0, m), False), (("F", last, m), ("H", last, m), False)]
+            yield from [(("H", last, m), ("I", last, m), False), (("I", 0, m), ("G", 0, m), False)]
+    for _, s, m in recomputed:
+        yield from [(("F", s, m), ("R", s, m), False), (("R", s, m), ("I", s, m), False)]
 
 
 def accepted(schedule):
