@@ -1,6 +1,7 @@
 """From a Config to everything a run needs: mesh, model, schedule, state, programs. Nothing is compiled here."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -102,8 +103,11 @@ def global_params(run, params):
     return jax.tree.map(jax.numpy.asarray, {**host, "layers": run.layout.unpack(host["layers"])})
 
 
-def rank_params(run):
-    """For each rank the number of parameters of its layers (padding and vocabulary apart)."""
-    layer = jax.eval_shape(lambda: run.model.init_layer(jax.random.key(0), 0))
-    size = sum(leaf.size for leaf in jax.tree.leaves(layer))
-    return [int((row >= 0).sum()) * size for row in run.layout.rows]
+def layers_per_rank(run):
+    """For each rank (number of parameters, bytes on each of its devices) of its own layers; vocabulary apart."""
+    layers = jax.eval_shape(run.make_state).params["layers"]
+    rows, held = run.layout.rows, 0
+    for leaf, sharding in zip(jax.tree.leaves(layers), jax.tree.leaves(run.shardings.params["layers"]), strict=True):
+        held += math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize // rows.shape[1]
+    size = sum(leaf.size for leaf in jax.tree.leaves(layers)) // rows.size
+    return [(count * size, count * held) for count in (rows >= 0).sum(axis=1).tolist()]

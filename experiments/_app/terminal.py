@@ -32,8 +32,8 @@ def human_bytes(count):
     return None
 
 
-def show_layout(console, config, layout, rank_params, device):
-    """The mesh, then for each rank its layers and what a device of it holds."""
+def show_layout(console, config, layout, device, per_rank):
+    """The mesh, then for each rank its stages, their layers, and the bytes those need on each of its devices."""
     mesh = config.mesh
     console.print(
         f"mesh      data {mesh.data} x pipe {mesh.pipe} x tensor {mesh.tensor} = "
@@ -42,14 +42,17 @@ def show_layout(console, config, layout, rank_params, device):
     rows = config.train.global_batch // (mesh.data * config.pipeline.num_microbatches)
     console.print(
         f"batch     {config.train.global_batch} rows of {config.data.seq_len} tokens: "
-        f"{config.pipeline.num_microbatches} microbatches of {rows} on each data rank"
+        f"{config.pipeline.num_microbatches} microbatches of {rows} on each data rank\n"
     )
-    table = Table(title=None, box=None, pad_edge=False)
-    for name in ("rank", "layers", "parameters"):
-        table.add_column(name, justify="left" if name == "layers" else "right")
-    for rank, row in enumerate(layout.rows):
-        table.add_row(str(rank), _ranges([int(index) for index in row if index >= 0]), f"{rank_params[rank]:,}")
+    table = Table(box=None, pad_edge=False)
+    for name in ("rank", "stage: layers", "parameters", "bytes a device"):
+        table.add_column(name, justify="left" if ":" in name else "right")
+    for rank, (num_params, num_bytes) in enumerate(per_rank):
+        table.add_row(str(rank), _stages(layout, rank), f"{num_params:,}", human_bytes(num_bytes))
     console.print(table)
+    if len({num_bytes for _, num_bytes in per_rank}) > 1:
+        console.print("(all ranks run one program, so each allocates what the largest needs)")
+    console.print()
 
 
 def show_schedule(console, schedule, bubble, lockstep):
@@ -57,7 +60,7 @@ def show_schedule(console, schedule, bubble, lockstep):
     lines = schedule.render(width=console.width).splitlines()
     if len(lines) > _MAX_DRAWING_LINES:
         lines = [*lines[:_MAX_DRAWING_LINES], "... (the whole of it is in schedule.svg)"]
-    console.print(Text("\n" + "\n".join(lines)))
+    console.print(Text("\n".join(["", *lines])))
     console.print(f"bubble    {bubble:.1%} simulated (ranks running freely), {lockstep:.1%} in lockstep ticks\n")
 
 
@@ -67,6 +70,8 @@ def show_program(console, report):
     parts = [f"{human_bytes(report[key])} {what}" for key, what in held.items()]
     console.print(f"a device  {', '.join(parts)}")
     for axes, kinds in report["collectives"].items():
+        if axes == "none":  # every device by itself: nothing is sent
+            continue
         counts = [f"{kind} {n['loop']} in the loop + {n['once']} outside" for kind, n in kinds.items()]
         console.print(f"over {axes:<12} {'; '.join(counts)}")
     console.print(f"compiled  in {report['compile_s']:.1f} s\n")
@@ -134,15 +139,15 @@ def show_results(console, report, workdir, files):
         console.print(f"  {workdir}/{name}")
 
 
-def _ranges(numbers):
-    """[0, 1, 2, 6, 7] -> "0-2, 6-7"."""
-    runs = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+def _stages(layout, rank):
+    """A rank's stages with their layers: "1: 2-3, 5: 10-11"."""
+    parts = []
+    for chunk in range(layout.num_chunks):
+        stage = layout.stage_of(rank, chunk)
+        first = sum(layout.stage_layers[:stage])
+        last = first + layout.stage_layers[stage] - 1
+        parts.append(f"{stage}: {first}" if first == last else f"{stage}: {first}-{last}")
+    return ", ".join(parts)
 
 
 def _clock(seconds):

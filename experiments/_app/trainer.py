@@ -6,7 +6,7 @@ import time
 import jax
 
 from experiments._app import loop, terminal
-from experiments._app.assemble import assemble, global_params, rank_params
+from experiments._app.assemble import assemble, global_params, layers_per_rank
 from jaxpar.baselines import ByteModel
 from jaxpar.config import fit
 from jaxpar.data import batches, split
@@ -40,7 +40,7 @@ def run(config, workdir):
     made = assemble(config)
     start = time.perf_counter()
     lowered = made.step.lower(*_abstract_inputs(made), None)
-    terminal.show_layout(console, config, made.layout, rank_params(made), _device(made))
+    terminal.show_layout(console, config, made.layout, made.mesh.devices.flat[0].device_kind, layers_per_rank(made))
     console.print(f"text      {corpus.about}")
     svg, bubbles = _simulate(made)
     terminal.show_schedule(console, made.schedule, *bubbles)
@@ -48,7 +48,9 @@ def run(config, workdir):
     write_json(f"{workdir}/config.json", dataclasses.asdict(config))
     write_whole(f"{workdir}/schedule.svg", svg)
     compiled = lowered.compile()
-    report = {"compile_s": time.perf_counter() - start, **_program(made, compiled, bubbles)}
+    compile_s = time.perf_counter() - start
+    report = {"compile_s": compile_s, "layer_bytes_by_rank": [b for _, b in layers_per_rank(made)]}
+    report |= program_report(config, made.schedule, made.plan, made.mesh, _abstract_inputs(made)[0], compiled, bubbles)
     terminal.show_program(console, report)
     return _train(made, compiled, corpus, report, console, workdir)
 
@@ -65,20 +67,11 @@ def _abstract_inputs(made):
     return state, {"inputs": rows, "labels": rows}
 
 
-def _device(made):
-    return made.mesh.devices.flat[0].device_kind
-
-
 def _simulate(made):
     """schedule.svg, and the bubble with ranks running freely and in lockstep ticks."""
     costs = stage_costs(made.layout)
     free, lockstep = (made.schedule.simulate(costs, mode=mode, send="after_I") for mode in ("free", "lockstep"))
     return render_svg(free), (free.bubble, lockstep.bubble)
-
-
-def _program(made, compiled, bubbles):
-    state, _ = _abstract_inputs(made)
-    return program_report(made.config, made.schedule, made.plan, made.mesh, state, compiled, bubbles)
 
 
 def _train(made, compiled, corpus, report, console, workdir):

@@ -1,0 +1,148 @@
+"""Settings: types, names, ranges and cross-checks; every refusal names the setting and what would do."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from experiments._app import flags
+from jaxpar.config import Config, base_config, fit, resolve, setting_names
+from jaxpar.errors import SettingError
+from jaxpar.schedule import build
+
+CONFIGS = sorted(pathlib.Path(__file__).parents[1].glob("configs/*.py"))
+
+
+def settings(**changes):
+    """The defaults on pipe 4 x tensor 2, with changes named "section__name"."""
+    tree = base_config()
+    tree.mesh.pipe, tree.mesh.tensor = 4, 2
+    for name, value in changes.items():
+        section, _, leaf = name.partition("__")
+        if leaf:
+            tree[section][leaf] = value
+        else:
+            tree[section] = value
+    return tree
+
+
+def refusal(num_devices=8, **changes):
+    with pytest.raises(SettingError) as caught:
+        fit(resolve(settings(**changes)), num_devices)
+    return str(caught.value)
+
+
+def test_defaults_resolve_to_frozen_dataclasses():
+    config = resolve(base_config())
+    assert config == Config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1
+    assert fit(resolve(settings()), 8).mesh.pipe == 4
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_file_resolves_and_fits(path):
+    config, workdir = flags.parse(["train", f"--config={path}"])
+    fit(config, config.emulate_devices)
+    assert workdir == f"runs/{path.stem}"
+    doc = path.read_text()
+    assert f"python -m experiments.train --config=configs/{path.name}" in doc, "the docstring gives the command"
+
+
+@pytest.mark.parametrize(
+    ("tree", "part"),
+    [
+        ({"modle": {}}, "modle is not a setting: nothing would read it. Did you mean model?"),
+        ({"model": {"widht": 3}}, "model.widht is not a setting: nothing would read it. Did you mean model.width?"),
+        ({"width": 3}, "Did you mean model.width?"),
+        ({"model": 3}, "model=3 is not a section"),
+        ({"model": {"width": 1.5}}, "model.width=1.5 is not a whole number"),
+        ({"model": {"width": True}}, "model.width=True is not a whole number"),
+        ({"model": {"width": "64"}}, "model.width='64' is not a whole number"),
+        ({"model": {"tie_embeddings": 1}}, "model.tie_embeddings=1 is not True or False"),
+        ({"optimizer": {"peak_rate": "high"}}, "optimizer.peak_rate='high' is not a number"),
+        ({"pipeline": {"stage_layers": (1, "a")}}, "is not a list of whole numbers"),
+        ({"pipeline": {"schedule": 3}}, "pipeline.schedule=3 is not text"),
+        ({"model": {"dtype": "float16"}}, "the choices are float32, bfloat16. Did you mean bfloat16?"),
+        ({"data": {"kind": "byte"}}, "Did you mean bytes?"),
+        ({"data": {"path": "x"}}, "Set data.kind=bytes"),
+        ({"data": {"kind": "bytes"}}, "data.path='' names no file"),
+        ({"optimizer": {"clip_norm": -1.0}}, "optimizer.clip_norm=-1.0 is negative"),
+        ({"optimizer": {"peak_rate": float("nan")}}, "optimizer.peak_rate=nan is not positive"),
+        ({"optimizer": {"b2": 1.0}}, "optimizer.b2=1.0 is not in 0 .. 1"),
+        ({"train": {"num_steps": 0}}, "train.num_steps=0 is not positive"),
+        ({"train": {"eval_every": -1}}, "train.eval_every=-1 is negative"),
+        ({"model": {"vocab_size": 255}}, "model.vocab_size=255 is under 256"),
+        ({"seed": -1}, "seed=-1"),
+        ({"emulate_devices": -8}, "emulate_devices=-8 is negative"),
+    ],
+)
+def test_values_that_are_wrong_by_themselves(tree, part):
+    with pytest.raises(SettingError) as caught:
+        resolve(tree)
+    assert part in str(caught.value)
+
+
+def test_whole_numbers_serve_as_floats_and_lists_as_tuples():
+    config = resolve({"optimizer": {"peak_rate": 1}, "pipeline": {"stage_layers": [1, 2]}})
+    assert config.optimizer.peak_rate == 1.0 and isinstance(config.optimizer.peak_rate, float)
+    assert config.pipeline.stage_layers == (1, 2)
+
+
+def test_every_count_must_be_positive():
+    counts = [name for name in setting_names() if name.split(".")[-1].startswith(("num_", "max_"))]
+    assert len(counts) > 8
+    for name in set(counts) - {"sample.num_bytes"}:
+        section, leaf = name.split(".")
+        with pytest.raises(SettingError, match=f"{name}=0 "):
+            resolve({section: {leaf: 0}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"mesh__pipe": 3}, ["mesh.pipe=3", "8 device", "1x4x2"]),
+        ({"mesh__data": -1, "mesh__pipe": -1}, ["cannot both be inferred"]),
+        ({"mesh__data": 0}, ["mesh.data=0"]),
+        ({"model__num_heads": 6}, ["model.width=128", "model.num_heads=6", "126 or 132"]),
+        ({"model__num_heads": 128, "model__num_kv_heads": 2}, ["heads of odd size", "model.width=256"]),
+        ({"model__num_kv_heads": 3}, ["model.num_kv_heads=3"]),
+        ({"model__num_kv_heads": 1}, ["model.num_kv_heads=1", "mesh.tensor=2", "model.num_kv_heads=2", "of 1."]),
+        ({"model__mlp_width": 383}, ["model.mlp_width=383", "382 or 384"]),
+        ({"train__global_batch": 30}, ["mesh.data=1 x pipeline.num_microbatches=4", "28 or 32", "1, 2, 3, 5, 6, 10"]),
+        ({"train__global_batch": 3}, ["train.global_batch=3", "Use train.global_batch=4"]),
+        ({"model__num_layers": 3}, ["model.num_layers=3", "mesh.pipe=4", "Use 4 layers or more"]),
+        ({"pipeline__stage_layers": (2, 2)}, ["has 2 stages", "(1, 1, 1, 1)"]),
+        ({"pipeline__stage_layers": (2, 1, 1, 1)}, ["adds up to 5", "model.num_layers=4"]),
+        ({"pipeline__stage_layers": (2, 2, 0, 0)}, ["a stage without a layer"]),
+        ({"pipeline__schedule": "1fb1"}, ["pipeline.schedule=1fb1", "Did you mean 1f1b?"]),
+        ({"pipeline__schedule": "nowhere.csv"}, ["pipeline.schedule=nowhere.csv is not a file"]),
+        ({"pipeline__num_chunks": 2, "model__num_layers": 8}, ["pipeline.num_chunks=2"]),
+    ],
+)
+def test_values_that_do_not_fit_together(changes, parts):
+    message = refusal(**changes)
+    for part in parts:
+        assert part in message
+
+
+def test_one_mesh_axis_is_inferred():
+    assert fit(resolve(settings(mesh__data=-1)), 16).mesh.data == 2
+    assert "leaves no whole size" in refusal(num_devices=12, mesh__data=-1)
+
+
+def test_a_schedule_from_a_file_must_be_the_runs(tmp_path):
+    path = tmp_path / "mine.csv"
+    build("gpipe", 4, 4).to_csv(path)
+    fit(resolve(settings(pipeline__schedule=str(path))), 8)
+    message = refusal(pipeline__schedule=str(path), pipeline__num_microbatches=8)
+    assert "pipeline.num_microbatches=8 is not the schedule's" in message and "Use 4" in message
+    path.write_text(path.read_text().replace("0F0", "0F1", 1))
+    assert "0F" in refusal(pipeline__schedule=str(path))
+
+
+def test_settings_need_no_jax():
+    code = "import sys; from jaxpar.config import *; fit(resolve(base_config()), 1); sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
