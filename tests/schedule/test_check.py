@@ -219,6 +219,10 @@ BASE = build("1f1b", 2, 2)
             changed(build("1f1b", 2, 2).with_vocabulary("ends"), 0, 1, "0E0"),
             r"has 0E0 at tick 0 on rank 1: rank 0 owns stage 0",
         ),
+        (
+            changed(build("1f1b", 2, 2).with_vocabulary("pipe"), 0, 0, "1E0", "0F0"),
+            r"has 1E0 at tick 0 on rank 0: E belongs to stage 0",
+        ),
         (dataclasses.replace(BASE, vocabulary="ends"), r"misses 0E0"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from jaxpar.errors import SettingError
 from jaxpar.schedule import ScheduleError, build, from_csv, unify
-from jaxpar.schedule.messages import CHANNELS
+from jaxpar.schedule.messages import CHANNELS, limit, ring
 from jaxpar.schedule.slots import colour
 from tests.schedule.common import reference_files, small_schedules
 from tests.schedule.interpreter import interpret
@@ -188,6 +188,13 @@ def test_too_many_patterns_become_the_ring():
     pairs = active_pairs(build("1f1b", 64, 64))
     assert [bool(p["act+1"]) for p in pairs] == [bool(i) for i in plan.pattern[:, 0]]
     interpret(plan, build("1f1b", 64, 64), False)
+
+
+def test_thirty_two_patterns_are_not_too_many():
+    patterns = [(pair,) for pair in ring("act+1", 40)]
+    assert limit("act+1", 40, patterns[:32] * 2) == ((), *patterns[:32])
+    assert limit("act+1", 40, patterns[:33]) == ((), ring("act+1", 40))
+    assert ring("grad-1", 3) == ((0, 2), (1, 0), (2, 1))
 
 
 def test_unified_plans_have_one_shape_and_still_work():
