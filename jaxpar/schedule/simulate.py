@@ -107,10 +107,9 @@ class _Run:
     def _run(self, rank, action, kind):
         """Advance the rank's clock over `action` as `kind`; returns when it started."""
         start = self.clock[rank]
-        if not self.lockstep:
-            for needed in inputs(action, self.last, self.schedule.vocabulary) if kind != "W" else ():
-                if self.owners[needed.stage] != rank:
-                    start = max(start, self.ready[needed])
+        for needed in inputs(action, self.last, self.schedule.vocabulary) if kind != "W" else ():
+            if self.owners[needed.stage] != rank:
+                start = max(start, self.ready[needed])
         cost = self.cost[kind][action.stage]
         self.clock[rank] = start + cost
         self.busy[rank] += cost

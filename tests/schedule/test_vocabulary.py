@@ -3,7 +3,7 @@
 import pytest
 
 from jaxpar.errors import SettingError
-from jaxpar.schedule import Action, build, from_csv
+from jaxpar.schedule import Action, Schedule, build, from_csv
 from tests.schedule.common import reference_files
 
 
@@ -50,6 +50,14 @@ def test_a_lag_of_one_costs_1f1b_no_tick():
     assert [" ".join(map(str, row[1])) for row in schedule.ticks] == [
         "0E0", "0E1 1F0", "1H0 1B0", "1F1 0G0", "0E2 1H1 1B1", "1F2 0G1", "1H2 1B2", "0G2",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lag", range(7))
+def test_heads_do_not_collide_where_backwards_run_in_reverse(lag):
+    for m in range(1, 6):
+        order = [Action(0, "F", i) for i in range(m)] + [Action(0, "B", i) for i in reversed(range(m))]
+        schedule = Schedule.from_orders("reverse", 1, 1, m, "loop", [order]).with_vocabulary("ends", head_lag=lag)
+        schedule.check()
 
 
 def test_none_changes_nothing():
