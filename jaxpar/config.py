@@ -203,7 +203,6 @@ def build_schedule(config):
     if not os.path.isfile(name):
         raise SettingError(f"pipeline.schedule={name} is not a file: a name in .csv is read. Give the path of a file.")
     schedule = schedules.from_csv(name)
-    schedule.check()
     found = {
         "mesh.pipe": (config.mesh.pipe, schedule.num_ranks),
         "pipeline.num_microbatches": (pipeline.num_microbatches, schedule.num_microbatches),

@@ -62,6 +62,7 @@ def test_every_config_file_resolves_and_fits(path):
         ({"model": {"width": True}}, "model.width=True is not a whole number"),
         ({"model": {"width": "64"}}, "model.width='64' is not a whole number"),
         ({"model": {"tie_embeddings": 1}}, "model.tie_embeddings=1 is not True or False"),
+        ({"optimizer": {"peak_rate": True}}, "optimizer.peak_rate=True is not a number"),
         ({"optimizer": {"peak_rate": "high"}}, "optimizer.peak_rate='high' is not a number"),
         ({"pipeline": {"stage_layers": (1, "a")}}, "is not a list of whole numbers"),
         ({"pipeline": {"schedule": 3}}, "pipeline.schedule=3 is not text"),

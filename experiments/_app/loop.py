@@ -65,8 +65,7 @@ def train(run, compiled_step, state, corpus, log, reporter, stop):
     config, history = run.config, History()
     total = config.train.num_steps
     batch_size, seq_len = config.train.global_batch, config.data.seq_len
-    flops, tokens, evaluated = train_flops_per_token(config.model, seq_len), 0, False
-    kind = run.mesh.devices.flat[0].device_kind
+    tokens = 0
     for step in range(1, total + 1):
         batch = run.put(train_batch(corpus.train, seq_len, config.seed, (step - 1) * batch_size, batch_size))
         start = time.perf_counter()
@@ -78,26 +77,32 @@ def train(run, compiled_step, state, corpus, log, reporter, stop):
         history.losses.append((step, loss))
         history.step_times.append(seconds)
         history.skipped += int(metrics["skipped"])
-        evaluated = _is_due(step, config.train.eval_every) or step == total
-        if evaluated and not stop.asked:
-            history.held_out.append((step, held_out_loss(run, state.params, corpus)))
-        if _is_due(step, config.train.log_every) or step == total or stop.asked:
-            log.write(
-                step=step,
-                loss=loss,
-                grad_norm=float(metrics["grad_norm"]),
-                learning_rate=float(metrics["learning_rate"]),
-                tokens=tokens,
-                step_time_s=seconds,
-                tokens_per_s=counted / seconds,
-                mfu=model_flops_utilization(flops * counted / seconds, kind, run.mesh.size),
-                **({"held_out_loss": history.held_out[-1][1]} if evaluated and not stop.asked else {}),
-            )
         reporter.step(step, loss, counted / seconds)
+        evaluated = (_is_due(step, config.train.eval_every) or step == total) and not stop.asked
+        if evaluated:
+            history.held_out.append((step, held_out_loss(run, state.params, corpus)))
+            reporter.held_out(step, history.held_out[-1][1])
+        if _is_due(step, config.train.log_every) or step == total or stop.asked:
+            held_out = {"held_out_loss": history.held_out[-1][1]} if evaluated else {}
+            log.write(
+                step=step, loss=loss, tokens=tokens, **_speed_and_rates(run, metrics, counted, seconds), **held_out
+            )
         if stop.asked:
             history.interrupted = True
             break
     return state, history
+
+
+def _speed_and_rates(run, metrics, counted, seconds):
+    """The fields of a metrics line that only this step has; mfu is None for a device whose peak is not known."""
+    flops = train_flops_per_token(run.config.model, run.config.data.seq_len) * counted / seconds
+    return {
+        "grad_norm": float(metrics["grad_norm"]),
+        "learning_rate": float(metrics["learning_rate"]),
+        "step_time_s": seconds,
+        "tokens_per_s": counted / seconds,
+        "mfu": model_flops_utilization(flops, run.mesh.devices.flat[0].device_kind, run.mesh.size),
+    }
 
 
 def held_out_loss(run, params, corpus):

@@ -117,9 +117,9 @@ class Reporter:
             left = (now - self._start) / step * (self._num_steps - step)
             self._console.print(f"step {step:>6} / {self._num_steps}  {figures}  {_clock(left)} left")
 
-    def note(self, text):
+    def held_out(self, step, loss):
         """A line of its own, above the bar."""
-        self._console.print(text)
+        self._console.print(f"step {step:>6} / {self._num_steps}  held out {bits_per_byte(loss):.3f} bits/byte")
 
 
 def show_results(console, report, workdir, files):
