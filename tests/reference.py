@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpar.models.model import Model
+from jaxpar.models.model import Model, init_params
 
 TOLERANCE = 1e-5
 SMALL_LEAF = 1e-6  # of the global norm; leaves below are held to the absolute size of such a leaf
@@ -60,3 +60,22 @@ def random_batch(vocab_size, num_rows, seq_len, seed=0, masked=0.2):
     share = masked * 2 * rng.random((num_rows, 1))
     labels = np.where(rng.random((num_rows, seq_len)) < share, -1, tokens[:, 1:]).astype(np.int32)
     return {"inputs": tokens[:, :-1], "labels": labels, "side": {}}
+
+
+def random_params(model: Model, seed=0):
+    """Parameters as `init_params` shapes them, layers by global index, from NumPy: nothing compiles.
+
+    Matrices have variance 1 / (product of all dims but the last); norms are near one, so that their gradients matter.
+    """
+    rng = np.random.default_rng(seed)
+
+    def leaf(path, shape):
+        lead = 1 if path[0].key == "layers" else 0
+        values = rng.standard_normal(shape.shape).astype(np.float32)
+        if len(shape.shape) - lead < 2:
+            return 1 + 0.1 * values
+        dims = shape.shape[lead:]
+        fan_in = dims[-1] if path[-1].key == "table" else np.prod(dims[:-1])
+        return values / np.float32(np.sqrt(fan_in))
+
+    return jax.tree_util.tree_map_with_path(leaf, jax.eval_shape(lambda: init_params(model, jax.random.key(0))))

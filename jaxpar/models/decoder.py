@@ -219,12 +219,15 @@ def decoder(config, vocab_multiple=1):
 
 @dataclasses.dataclass(frozen=True)
 class _Finish:
-    """Scales rows to unit variance: the table's own scale suits the head. A value, so that equal models are equal."""
+    """Rows in the compute type. A value, so that equal models are equal.
+
+    No scale: a tied table with rows of unit variance would make the model predict its own input at first.
+    """
 
     config: DecoderConfig
 
     def __call__(self, p_embed, rows_BTD):
-        return (rows_BTD * math.sqrt(self.config.width)).astype(self.config.dtype)
+        return rows_BTD.astype(self.config.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,7 @@ def make_optimizer(config, num_steps):
 
 
 def decay_mask(params):
-    """True for the leaves that decay: those of two dims or more, a layer's without its stacked dim (norms, biases don't).
+    """True for the leaves that decay: those of two dims or more, not counting a layer's stacked dim (so norms do not).
 
     Args:
       params: {"embed", "layers", "head"}, layers stacked or packed along dim 0.

@@ -1,4 +1,4 @@
-"""One training step: gradients from the pipeline, one global clip, AdamW, as one jitted program with a donated state."""
+"""One training step: gradients, one global clip, AdamW, as one jitted program with a donated state."""
 
 import jax
 import jax.numpy as jnp
