@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpar.pipeline.checks import check_arguments, check_batch
 from jaxpar.pipeline.graph import cut, trace
-from jaxpar.pipeline.interpreter import DATA, PIPE, Inputs, Program, tick
+from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick
 from jaxpar.pipeline.layout import Layout
 from jaxpar.pipeline.remat import checkpointed
 from jaxpar.pipeline.split import POOLS, split_layer
@@ -67,7 +67,6 @@ class Pipeline:
             "table": plan.table,
             "pattern": plan.pattern,
             "num_ticks": np.int32(plan.num_ticks),
-            "first": self.layout.first,
             "count": self.layout.count,
             "layer_ids": self.layout.rows,
         }
@@ -203,26 +202,25 @@ def _manual_specs(options, params):
 
 
 def _table_specs(tables):
-    by_rank = {"table": P(None, PIPE), "first": P(PIPE), "count": P(PIPE), "layer_ids": P(PIPE)}
+    by_rank = {"table": P(None, PIPE), "count": P(PIPE), "layer_ids": P(PIPE)}
     return {name: by_rank.get(name, P()) for name in tables}
 
 
 def _step(options, plan, layout, params, batch, key, tables):
     """One rank's step, inside shard_map."""
+    x, split = _trace_layer(options, params, batch, key, plan)
     num_rows = jax.tree.leaves(batch["inputs"])[0].shape[0] // plan.num_microbatches
     num_tokens = lax.psum(_count_tokens(options, params, batch), DATA)
     num_data = options.mesh.shape[DATA]
     inputs = Inputs(
-        params=params,
+        params={**params, "layers": _unstack(params["layers"])} if options.unroll else params,
         batch=batch,
         key=key,
-        first=tables["first"][0],
         count=tables["count"][0],
         layer_ids=tables["layer_ids"][0],
         nat_weight=1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32),
         aux_weight=jnp.float32(1.0 / (plan.num_microbatches * num_data)) * (num_tokens > 0),
     )
-    x, split = _trace_layer(options, inputs, num_rows)
     program = Program(
         columns=plan.columns,
         patterns=plan.patterns,
@@ -232,7 +230,8 @@ def _step(options, plan, layout, params, batch, key, tables):
         tied=options.tied,
         vocabulary=options.vocabulary,
         last_rank=_last_rank(plan),
-        unroll=_unrolling(options, layout),
+        depths=Depths(layout.first, *(tuple(f(axis=0).tolist()) for f in (layout.count.min, layout.count.max))),
+        unroll=options.unroll,
         num_rows=num_rows,
         train=options.train,
     )
@@ -246,18 +245,19 @@ def _step(options, plan, layout, params, batch, key, tables):
     return _finish(options, inputs, num_tokens, state)
 
 
-def _trace_layer(options, inputs, num_rows):
+def _trace_layer(options, params, batch, key, plan):
     """(what x looks like, the layer's Split), from shapes alone."""
+    num_rows = jax.tree.leaves(batch["inputs"])[0].shape[0] // plan.num_microbatches
 
     def rows(tree):
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((num_rows, *a.shape[1:]), a.dtype), tree)
 
-    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs.params["layers"])
-    x = rows(inputs.batch["inputs"])
+    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), params["layers"])
+    x = rows(batch["inputs"])
     if options.embed is not None:
-        x = jax.eval_shape(options.embed, inputs.params["embed"], x)
-    rng = None if inputs.key is None else jax.eval_shape(lambda k: jax.random.split(k, num_rows), inputs.key)
-    return x, split_layer(options.layer, p, x, rows(inputs.batch["side"]), rng)
+        x = jax.eval_shape(options.embed, params["embed"], x)
+    rng = None if key is None else jax.eval_shape(lambda k: jax.random.split(k, num_rows), key)
+    return x, split_layer(options.layer, p, x, rows(batch["side"]), rng)
 
 
 def _count_tokens(options, params, batch):
@@ -289,12 +289,6 @@ def _last_rank(plan):
     return 0 if backwards else plan.num_ranks - 1
 
 
-def _unrolling(options, layout):
-    if not options.unroll:
-        return {}
-    return {"at_least": int(layout.count.min()), "at_most": int(layout.count.max())}
-
-
 def _start(options, plan, layout, split, params, x):
     """Zeros. Slots as many as the plan says, and a spare one for payloads that nobody waits for."""
     depth = int(layout.count.max())
@@ -318,13 +312,17 @@ def _start(options, plan, layout, split, params, x):
 
 def _zero_grads(options, params):
     zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.float32), params)
-    if options.param_specs is None:
-        return zeros
-    stacked = jax.tree.map(lambda s: P(None, *s), options.param_specs["layers"], is_leaf=lambda s: isinstance(s, P))
-    specs = {**options.param_specs, "layers": stacked}
-    return jax.tree.map(
-        lambda s, z: lax.with_sharding_constraint(z, s), specs, zeros, is_leaf=lambda s: isinstance(s, P)
-    )
+    if options.param_specs is not None:
+        stacked = jax.tree.map(lambda s: P(None, *s), options.param_specs["layers"], is_leaf=lambda s: isinstance(s, P))
+        specs = {**options.param_specs, "layers": stacked}
+        zeros = jax.tree.map(lambda z, s: lax.with_sharding_constraint(z, s), zeros, specs)
+    return {**zeros, "layers": _unstack(zeros["layers"])} if options.unroll else zeros
+
+
+def _unstack(layers):
+    """[N, ...] -> a list of N trees."""
+    num_rows = jax.tree.leaves(layers)[0].shape[0]
+    return [jax.tree.map(lambda a, n=n: a[n], layers) for n in range(num_rows)]
 
 
 def _finish(options, inputs, num_tokens, state):
@@ -336,6 +334,8 @@ def _finish(options, inputs, num_tokens, state):
     if not options.train:
         return output, None
     grads = state["grads"]
+    if options.unroll:
+        grads = {**grads, "layers": jax.tree.map(lambda *rows: jnp.stack(rows), *grads["layers"])}
     specs = _manual_specs(options, grads)
 
     def reduce(g, spec):

@@ -14,18 +14,26 @@ Columns of the plan are read as ``at["F.in"]``; see `jaxpar.schedule.plan.Plan`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxpar.pipeline.loops import load, over_layers, rows_of, run_once, store
+from jaxpar.pipeline.loops import load, rows_of, run_once, store
 from jaxpar.pipeline.split import Split
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, lookup_grad, split_lookup, split_loss
 from jaxpar.schedule.messages import CHANNELS
 
 PIPE, DATA = "pipe", "data"
+
+
+class Depths(NamedTuple):
+    """Of each chunk: the row where its layers begin, and the bounds of their number over the ranks."""
+
+    first: tuple
+    least: tuple
+    most: tuple
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +48,8 @@ class Program:
     tied: tuple
     vocabulary: str
     last_rank: int  # the owner of the last stage
-    unroll: dict  # keywords of over_layers
+    depths: Depths
+    unroll: bool
     num_rows: int  # of a microbatch on one data rank
     train: bool = True
 
@@ -49,10 +58,9 @@ class Program:
 class Inputs:
     """What a step is given and does not change; the arrays are this rank's own."""
 
-    params: Any
+    params: Any  # "layers": leaves [N, ...]; unrolled, a list of N trees
     batch: Any
     key: Any  # the step's random key, or None
-    first: jax.Array  # int32 [V]: row where a chunk's layers begin
     count: jax.Array  # int32 [V]: layers of a chunk
     layer_ids: jax.Array  # int32 [N]: global layer index of a row
     nat_weight: jax.Array  # float32: what a nat counts in the objective
@@ -72,8 +80,10 @@ def tick(program, inputs, row, pattern, state):
         columns = {name: value for name, value in at.items() if name.startswith(kind + ".")}
         touched = {name: state[name] for name in touches}
         with jax.named_scope(kind):
-            out = run_once(columns[f"{kind}.run"], lambda c, at: body(program, inputs, at, c), touched, columns)
-        return {**state, **out}
+            for chunk, flag in _cases(program, kind, columns):
+                args = (program, inputs) if chunk is None else (program, inputs, chunk)
+                touched = run_once(flag, lambda c, at, args=args: body(*args, at, c), touched, columns)
+        return {**state, **touched}
 
     kept = ("FR", "FI", "FW") if program.train else ()
     state = act("E", ("act",), _embed, state)
@@ -91,6 +101,43 @@ def tick(program, inputs, row, pattern, state):
     return state
 
 
+def _cases(program, kind, columns):
+    """(chunk, flag) of the loops that may run an action; chunk None where it has none.
+
+    Looping over layers, a chunk is a traced number and one loop serves all. Unrolled, every chunk has a loop of its
+    own, so that its layers' rows are known when the program is compiled: parameters are then read where they lie.
+    """
+    run = columns[f"{kind}.run"]
+    if f"{kind}.chunk" not in columns:
+        return [(None, run)]
+    chunk = columns[f"{kind}.chunk"]
+    if not program.unroll:
+        return [(chunk, run)]
+    return [(v, run * (chunk == v).astype(run.dtype)) for v in range(len(program.depths.first))]
+
+
+def _over_layers(program, inputs, chunk, at, layer, carry, reverse=False):
+    """``carry = layer(l, row, at, carry)`` for the layers of a rank's chunk, the last one first where ``reverse``."""
+    if not program.unroll:
+        # Not at["F.chunk"] but the loop's own copy: see run_once.
+        chunk = next(value for name, value in at.items() if name.endswith(".chunk"))
+        count, first = inputs.count[chunk], jnp.asarray(program.depths.first, jnp.int32)[chunk]
+
+        def body(i, carry):
+            l = count - 1 - i if reverse else i
+            return layer(l, first + l, at, carry)
+
+        return lax.fori_loop(0, count, body, carry)
+    first, least, most = (values[chunk] for values in program.depths)
+    for l in reversed(range(most)) if reverse else range(most):
+        if l < least:
+            carry = layer(l, first + l, at, carry)
+        else:  # only some ranks have this layer
+            flag = (inputs.count[chunk] > l).astype(jnp.int32)
+            carry = run_once(flag, lambda c, at, l=l: layer(l, first + l, at, c), carry, at)
+    return carry
+
+
 def _embed(program, inputs, at, c):
     tokens = rows_of(inputs.batch["inputs"], at["E.microbatch"], program.num_rows)
     if program.embed is None:
@@ -102,9 +149,10 @@ def _embed(program, inputs, at, c):
     return {"act": store(c["act"], x, at["E.out"])}
 
 
-def _layer_inputs(inputs, program, row, microbatch):
+def _layer_inputs(program, inputs, row, microbatch):
     """(parameters, side inputs, random keys of the rows) of one layer and one microbatch."""
-    p = load(inputs.params["layers"], row)
+    layers = inputs.params["layers"]
+    p = layers[row] if program.unroll else load(layers, row)
     side = rows_of(inputs.batch["side"], microbatch, program.num_rows)
     if inputs.key is None:
         return p, side, None
@@ -114,21 +162,20 @@ def _layer_inputs(inputs, program, row, microbatch):
     return p, side, jax.vmap(jax.random.fold_in, (None, 0))(key, first_row + jnp.arange(program.num_rows))
 
 
-def _forward(program, inputs, at, c):
-    chunk, microbatch = at["F.chunk"], at["F.microbatch"]
+def _forward(program, inputs, chunk, at, c):
     names = ("FR", "FI", "FW") if program.train else ()
 
-    def layer(l, state):
+    def layer(l, row, at, state):
         x, aux, pools = state
-        args = _layer_inputs(inputs, program, inputs.first[chunk] + l, microbatch)
+        p, side, keys = _layer_inputs(program, inputs, row, at["F.microbatch"])
         if not program.train:
-            x, more = program.split.evaluate(args[0], x, *args[1:])
+            x, more = program.split.evaluate(p, x, side, keys)
             return x, aux + more, pools
-        x, more, kept = program.split.forward(args[0], x, *args[1:])
+        x, more, kept = program.split.forward(p, x, side, keys)
         return x, aux + more, {name: store(pools[name], kept[name], at[f"F.{name}"], l) for name in names}
 
     start = load(c["act"], at["F.in"]), c["aux"], {name: c[name] for name in names}
-    x, aux, pools = over_layers(inputs.count[chunk], layer, start, **program.unroll)
+    x, aux, pools = _over_layers(program, inputs, chunk, at, layer, start)
     return {"act": store(c["act"], x, at["F.out"]), "sent_act": x, "aux": aux, **pools}
 
 
@@ -169,47 +216,39 @@ def _loss_alone(program, p_head, y, labels):
     return split_loss(program.loss, p_head, y, labels, jnp.float32(0), zeros, program.last_rank, PIPE)[0]
 
 
-def _recompute(program, inputs, at, c):
-    chunk, microbatch = at["R.chunk"], at["R.microbatch"]
-
-    def layer(l, pools):
-        p, side, keys = _layer_inputs(inputs, program, inputs.first[chunk] + l, microbatch)
+def _recompute(program, inputs, chunk, at, c):
+    def layer(l, row, at, pools):
+        p, side, keys = _layer_inputs(program, inputs, row, at["R.microbatch"])
         kept = {name: load(c[name], at[f"R.{name}"], l) for name in ("FR", "FI", "FW")}
         made = program.split.recompute(p, side, keys, kept)
         return {name: store(pools[name], made[name], at[f"R.{name}"], l) for name in ("RI", "RW")}
 
-    pools = over_layers(inputs.count[chunk], layer, {name: c[name] for name in ("RI", "RW")}, **program.unroll)
+    pools = _over_layers(program, inputs, chunk, at, layer, {name: c[name] for name in ("RI", "RW")})
     return {**c, **pools}
 
 
-def _input_grad(program, inputs, at, c):
-    chunk, microbatch = at["I.chunk"], at["I.microbatch"]
-
-    def layer(l, state):
+def _input_grad(program, inputs, chunk, at, c):
+    def layer(l, row, at, state):
         ct, stash, grads = state
-        row = inputs.first[chunk] + l
-        p, side, keys = _layer_inputs(inputs, program, row, microbatch)
+        p, side, keys = _layer_inputs(program, inputs, row, at["I.microbatch"])
         kept = {name: load(c[name], at[f"I.{name}"], l) for name in ("FI", "FW", "RI", "RW")}
         dx, made, early = program.split.input_grad(p, side, keys, ct, inputs.aux_weight, kept)
-        return dx, store(stash, made["IW"], at["I.IW"], l), _accumulate(grads, early, row)
+        return dx, store(stash, made["IW"], at["I.IW"], l), _accumulate(program, grads, early, row)
 
     start = load(c["grad"], at["I.in"]), c["IW"], c["grads"]["layers"]
-    dx, stash, layers = over_layers(inputs.count[chunk], layer, start, reverse=True, **program.unroll)
+    dx, stash, layers = _over_layers(program, inputs, chunk, at, layer, start, reverse=True)
     grads = {**c["grads"], "layers": layers}
     return {**c, "grad": store(c["grad"], dx, at["I.out"]), "sent_grad": dx, "IW": stash, "grads": grads}
 
 
-def _weight_grad(program, inputs, at, c):
-    chunk, microbatch = at["W.chunk"], at["W.microbatch"]
-
-    def layer(l, grads):
-        row = inputs.first[chunk] + l
-        p, side, keys = _layer_inputs(inputs, program, row, microbatch)
+def _weight_grad(program, inputs, chunk, at, c):
+    def layer(l, row, at, grads):
+        p, side, keys = _layer_inputs(program, inputs, row, at["W.microbatch"])
         kept = {name: load(c[name], at[f"W.{name}"], l) for name in ("FW", "RW", "IW")}
         late = program.split.weight_grad(p, side, keys, inputs.aux_weight, kept)
-        return _accumulate(grads, late, row)
+        return _accumulate(program, grads, late, row)
 
-    layers = over_layers(inputs.count[chunk], layer, c["grads"]["layers"], **program.unroll)
+    layers = _over_layers(program, inputs, chunk, at, layer, c["grads"]["layers"])
     return {**c, "grads": {**c["grads"], "layers": layers}}
 
 
@@ -242,12 +281,17 @@ def _add(total, update):
     return jax.tree.map(lambda t, u: t if u.dtype == jax.dtypes.float0 else t + u.astype(t.dtype), total, update)
 
 
-def _accumulate(grads, updates, row):
-    """Adds the gradients of one layer, leaf index -> array, to row ``row`` of the stacked float32 gradients."""
-    leaves, structure = jax.tree.flatten(grads)
+def _accumulate(program, grads, updates, row):
+    """Adds the gradients of one layer, leaf index -> array, to row ``row`` of the float32 gradients."""
+    leaves, structure = jax.tree.flatten(grads[row] if program.unroll else grads)
     for index, update in updates.items():
-        leaves[index] = store(leaves[index], load(leaves[index], row) + update.astype(jnp.float32), row)
-    return jax.tree.unflatten(structure, leaves)
+        update = update.astype(jnp.float32)
+        if program.unroll:
+            leaves[index] = leaves[index] + update
+        else:
+            leaves[index] = store(leaves[index], load(leaves[index], row) + update, row)
+    layers = jax.tree.unflatten(structure, leaves)
+    return [*grads[:row], layers, *grads[row + 1 :]] if program.unroll else layers
 
 
 def _messages(program, at, pattern, state):

@@ -1,8 +1,9 @@
 """Which rank holds which layer, and the order of the stacked parameters on the devices.
 
 Parameters are known to users by *global layer index*: leaves [L, ...]. On the devices they are *packed*: leaves
-[P * N, ...], split over ``pipe`` along dim 0, where a rank's N rows are its chunks' layers in order. Where ranks have
-unlike numbers of layers the shorter ones end in rows of zeros that no action reads.
+[P * N, ...], split over ``pipe`` along dim 0, where a rank's N rows are its chunks' layers in order. A chunk begins at
+the same row on all ranks; where they have unlike numbers of layers, the shorter ones end in rows of zeros that no
+action reads.
 """
 
 import dataclasses
@@ -92,18 +93,19 @@ class Layout:
 
     @functools.cached_property
     def first(self):
-        """int32 [P, V]: a rank's row where the chunk's layers begin."""
-        return np.cumsum(self.count, axis=1, dtype=np.int32) - self.count
+        """Tuple [V]: the row where a chunk's layers begin, the same on all ranks."""
+        most = self.count.max(axis=0)
+        return tuple(int(row) for row in np.cumsum(most) - most)
 
     @functools.cached_property
     def rows(self):
         """int32 [P, N]: the global layer index in each row of each rank; -1 where there is none."""
         starts = np.cumsum((0, *self.stage_layers))
-        rows = np.full((self.num_ranks, int(self.count.sum(axis=1).max())), -1, np.int32)
+        rows = np.full((self.num_ranks, int(self.count.max(axis=0).sum())), -1, np.int32)
         for rank in range(self.num_ranks):
-            stages = [self.stage_of(rank, chunk) for chunk in range(self.num_chunks)]
-            mine = np.concatenate([np.arange(starts[s], starts[s + 1]) for s in stages])
-            rows[rank, : len(mine)] = mine
+            for chunk, row in enumerate(self.first):
+                stage = self.stage_of(rank, chunk)
+                rows[rank, row : row + self.stage_layers[stage]] = np.arange(starts[stage], starts[stage + 1])
         return rows
 
     def pack(self, stacked):

@@ -20,25 +20,6 @@ def run_once(flag, body, carry, indices):
     return lax.fori_loop(0, flag, step, carry)
 
 
-def over_layers(count, body, carry, *, at_least=None, at_most=None, reverse=False):
-    """``carry = body(l, carry)`` for the ``count`` layers of a stage, the last layer first where ``reverse``.
-
-    Args:
-      count: int32, layers of this rank's stage.
-      at_least, at_most: ints, bounds of ``count`` over all stages. Given: unrolled, one copy of the body a layer;
-        layers that only some stages have run behind a flag. None: a loop.
-    """
-    if at_most is None:
-        return lax.fori_loop(0, count, lambda i, c: body(count - 1 - i if reverse else i, c), carry)
-    for layer in reversed(range(at_most)) if reverse else range(at_most):
-        if layer < at_least:
-            carry = body(layer, carry)
-        else:
-            flag = (count > layer).astype("int32")
-            carry = run_once(flag, lambda c, at: body(at, c), carry, jax.numpy.int32(layer))
-    return carry
-
-
 def load(buffer, *index):
     """Element ``buffer[index]`` of each leaf, the leading dims indexed by int32 scalars."""
 
