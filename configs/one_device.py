@@ -16,4 +16,15 @@ def get_config():
     config.emulate_devices = 1
     config.pipeline.schedule = "naive"
     config.pipeline.num_microbatches = 1
+    config.model.num_layers = 4
+    config.model.width = 160
+    config.model.mlp_width = 448
+    config.data.seq_len = 128
+    config.data.max_held_out_bytes = 65_536
+    config.train.global_batch = 8
+    config.train.num_steps = 1000
+    config.train.eval_every = 500
+    config.optimizer.peak_rate = 3e-3
+    config.optimizer.warmup_steps = 50
+    config.optimizer.final_rate_ratio = 0.05
     return config

@@ -1,6 +1,9 @@
-"""Quickstart: a byte-level decoder on the text that comes with Python, 8 emulated devices, 1F1B.
+"""Quickstart: a byte-level decoder of 1.3 million parameters on the text that comes with Python.
 
-Shows tensor parallelism (2) inside pipeline parallelism (4 ranks of a layer each) on a machine without accelerators.
+8 emulated devices as pipe 4 x tensor 2: each of 4 ranks holds a layer, whose matrices are split over two devices, and
+1F1B keeps at most 4 microbatches in flight. The text is the language reference and the standard library's sources, a
+tenth of the files held out; nothing is downloaded. Costs about 3 and a half minutes on two cores and 1 GB of memory.
+Expect about 2.05 bits per byte on the held-out files, where an order-2 byte model has 2.7.
 
     python -m experiments.train --config=configs/quickstart.py
 """

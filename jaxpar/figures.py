@@ -1,6 +1,9 @@
 """loss.png, the curve of a run. (schedule.svg is the schedule room's own drawing.)"""
 
 import io
+import math
+
+import numpy as np
 
 from jaxpar.metrics import bits_per_byte
 
@@ -35,6 +38,11 @@ def loss_png(losses, held_out, baseline=None, title=""):
         )
     if baseline is not None:
         axes.axhline(baseline, color=_BASELINE, ls="--", lw=1, label=f"order-2 byte model ({baseline:.2f})")
+    bits = [bits_per_byte(nats) for _, nats in losses if math.isfinite(nats)]
+    if bits:
+        # The first steps are far above the rest, which is what one looks at.
+        ends = [bits_per_byte(nats) for _, nats in held_out if math.isfinite(nats)]
+        axes.set_ylim(top=1.1 * max([np.quantile(bits, 0.98), baseline or 0.0, *ends]))
     axes.set(xlabel="step", ylabel="bits per byte", title=title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

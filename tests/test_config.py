@@ -51,6 +51,13 @@ def test_every_config_file_resolves_and_fits(path):
     assert f"python -m experiments.train --config=configs/{path.name}" in doc, "the docstring gives the command"
 
 
+def test_one_device_is_the_quickstart_but_for_the_devices():
+    quick, one = (
+        flags.parse(["train", f"--config={CONFIGS[0].parent}/{n}.py"])[0] for n in ("quickstart", "one_device")
+    )
+    assert one == dataclasses.replace(quick, mesh=one.mesh, emulate_devices=1, pipeline=one.pipeline)
+
+
 @pytest.mark.parametrize(
     ("tree", "part"),
     [

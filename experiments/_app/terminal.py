@@ -17,8 +17,9 @@ _LOG_SECONDS = 10  # between progress lines in a log
 
 def make_console(file=None):
     """A console for this output; in a file or pipe it has neither colours nor control codes."""
-    console = Console(file=file, highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(file=file, highlight=False, width=_LOG_WIDTH, soft_wrap=True)
+    plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+    console = Console(file=file, **plain)
+    return console if console.is_terminal else Console(file=file, width=_LOG_WIDTH, **plain)
 
 
 def human_bytes(count):

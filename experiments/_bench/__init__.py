@@ -1,0 +1,1 @@
+"""What the bench compares, how it measures, and what it writes."""
