@@ -9,9 +9,9 @@ from experiments._app.terminal import human_bytes
 def results_table(rows, title):
     """A rich Table of the rows that `measure` gives, one number of microbatches."""
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    for name in ("program", "schedule", "vocabulary"):
+    for name in ("program", "schedule", "vocab"):
         table.add_column(name, no_wrap=True)
-    for name in ("CPU s", "wall s", "temporaries", "program"):
+    for name in ("CPU s", "wall s", "temp", "text"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("CPU / single", "CPU / autodiff", "temp / autodiff"):
         table.add_column(name, justify="right")

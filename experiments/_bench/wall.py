@@ -84,7 +84,7 @@ def _depth(size, schedule):
 
 def _row(size, row, actions):
     timeline = simulated(size, row["schedule"], actions[str(_depth(size, row["schedule"]))]["action_s"])
-    ratio = row["wall_s"] / timeline.makespan
+    ratio = row["wall_s"] / timeline.makespan if timeline.makespan else None  # tiny actions may come out as nothing
     return {**row, "simulated_s": timeline.makespan, "ratio": ratio, "bubble": timeline.bubble}
 
 
