@@ -32,8 +32,8 @@ class TrainState:
 
 def new_state(params, optimizer):
     """The state before the first step, for these parameters."""
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(step=zero, skipped=zero, params=params, opt_state=optimizer.init(params))
+    step, skipped = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)  # two arrays: each buffer is donated once
+    return TrainState(step=step, skipped=skipped, params=params, opt_state=optimizer.init(params))
 
 
 def state_shardings(model, optimizer, mesh, rows, vocabulary="ends", rules=TENSOR_RULES):
