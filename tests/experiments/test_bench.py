@@ -32,7 +32,7 @@ KEYS = {"name", "schedule", "ranks", "num_microbatches", "cpu_s", "wall_s", "tem
 
 @pytest.mark.parametrize(
     ("num_ranks", "num_microbatches", "tied", "remat"),
-    [(1, 2, True, False), (2, 1, True, True), (2, 5, False, False), (4, 3, True, False), (4, 6, False, True)],
+    [(2, 1, True, True), (4, 6, True, False), (4, 3, False, True)],
 )
 def test_the_baseline_equals_the_reference(num_ranks, num_microbatches, tied, remat):
     config = DecoderConfig(
