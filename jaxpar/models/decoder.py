@@ -5,7 +5,7 @@ arXiv:2104.09864), grouped-query attention (Ainslie et al. 2023, arXiv:2305.1324
 arXiv:2002.05202). The logical names of every parameter's dims stand beside it.
 
 Shape legend: B rows, T tokens, D width, N heads, K key-value heads, G query heads a key-value head, H head size,
-M MLP width, V vocabulary (padded).
+M MLP width, V vocabulary (padded); in the MLP G groups of S columns.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from jaxpar.models.model import Model, embed_key, head_key, layer_key
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
 
 _MASKED = -1e30  # finite, so that no inf - inf can arise
+_MLP_GROUPS = 192  # at most; any tensor axis of 1, 2, 3, 4, 6, 8, ... that divides the MLP's width divides the groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,23 +77,20 @@ class Attention(nnx.Module):
     """Causal grouped-query attention; also within segments where rows are packed.
 
     Queries, keys and values come from one matrix, grouped by key-value head: split over heads, the backward pass then
-    reduces one input gradient, not three.
+    reduces one input gradient, not three. Kernels are matrices: XLA transposes one of more dims for every product.
     """
 
-    dims = {
-        "qkv": {"kernel": ("width", "num_kv_heads", None, "head_dim")},
-        "out": {"kernel": ("num_kv_heads", None, "head_dim", "width")},
-    }
+    dims = {"qkv": {"kernel": ("width", "num_kv_heads")}, "out": {"kernel": ("num_kv_heads", "width")}}
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
         self.config = config
-        kv, group, size = config.num_kv_heads, config.num_heads // config.num_kv_heads, config.head_dim
-        self.qkv = _einsum("BTD,DKCH->BTKCH", (config.width, kv, group + 2, size), config, config.width, rngs)
-        fan_out = config.width * 2 * config.num_layers
-        self.out = _einsum("BTKGH,KGHD->BTD", (kv, group, size, config.width), config, fan_out, rngs)
+        width, heads = config.width, config.num_heads + 2 * config.num_kv_heads
+        self.qkv = _linear(width, heads * config.head_dim, config, width, rngs)
+        self.out = _linear(width, width, config, width * 2 * config.num_layers, rngs)
 
     def __call__(self, x_BTD, positions_BT, mask_BTT):
-        qkv_BTKCH = self.qkv(x_BTD)
+        rows, kv, size = x_BTD.shape[:2], self.config.num_kv_heads, self.config.head_dim
+        qkv_BTKCH = self.qkv(x_BTD).reshape(*rows, kv, -1, size)
         q_BTKGH, k_BTKH, v_BTKH = qkv_BTKCH[..., :-2, :], qkv_BTKCH[..., -2, :], qkv_BTKCH[..., -1, :]
         q_BTKGH = rotate(q_BTKGH, positions_BT[..., None, None], self.config.rope_base)
         k_BTKH = rotate(k_BTKH, positions_BT[..., None], self.config.rope_base)
@@ -100,25 +98,28 @@ class Attention(nnx.Module):
         scores_BKGTS = scores_BKGTS.astype(jnp.float32) / math.sqrt(self.config.head_dim)
         scores_BKGTS = jnp.where(mask_BTT[:, None, None], scores_BKGTS, _MASKED)
         weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1).astype(v_BTKH.dtype)
-        return self.out(jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BTKH))
+        return self.out(jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BTKH).reshape(*rows, -1))
 
 
 class SwiGLU(nnx.Module):
-    """out(silu(gate(x)) * up(x)), gate and up in one matrix (one input gradient to reduce, not two)."""
+    """out(silu(gate(x)) * up(x)), gate and up in one matrix (one input gradient to reduce, not two).
 
-    dims = {
-        "gate_up": {"kernel": ("width", None, "mlp_width")},
-        "out": {"kernel": ("mlp_width", "width")},
-    }
+    Its columns come in groups, each with its part of the gate and its part of up, so that a split over `tensor` falls
+    between groups and leaves every device both halves of its share.
+    """
+
+    dims = {"gate_up": {"kernel": ("width", "mlp_width")}, "out": {"kernel": ("mlp_width", "width")}}
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
         width, mlp_width = config.width, config.mlp_width
-        self.gate_up = _einsum("BTD,DCM->BTCM", (width, 2, mlp_width), config, width, rngs)
-        self.out = _einsum("BTM,MD->BTD", (mlp_width, width), config, mlp_width * 2 * config.num_layers, rngs)
+        self.num_groups = math.gcd(mlp_width, _MLP_GROUPS)
+        self.gate_up = _linear(width, 2 * mlp_width, config, width, rngs)
+        self.out = _linear(mlp_width, width, config, mlp_width * 2 * config.num_layers, rngs)
 
     def __call__(self, x_BTD):
-        gate_up_BTCM = self.gate_up(x_BTD)
-        return self.out(jax.nn.silu(gate_up_BTCM[..., 0, :]) * gate_up_BTCM[..., 1, :])
+        gate_up_BTGCS = self.gate_up(x_BTD).reshape(*x_BTD.shape[:2], self.num_groups, 2, -1)
+        hidden_BTGS = jax.nn.silu(gate_up_BTGCS[..., 0, :]) * gate_up_BTGCS[..., 1, :]
+        return self.out(hidden_BTGS.reshape(*x_BTD.shape[:2], -1))
 
 
 class DecoderLayer(nnx.Module):
@@ -252,10 +253,12 @@ def _table(config, rows, key):
     return jax.vmap(row)(jnp.arange(rows))
 
 
-def _einsum(equation, shape, config, fan_in, rngs):
+def _linear(size_in, size_out, config, fan_in, rngs):
     """A matrix with normal initial values of variance 1 / fan_in (branch outputs count the branches into it)."""
     init = nnx.initializers.normal(fan_in**-0.5)
-    return nnx.Einsum(equation, shape, dtype=config.dtype, param_dtype=jnp.float32, kernel_init=init, rngs=rngs)
+    return nnx.Linear(
+        size_in, size_out, use_bias=False, dtype=config.dtype, param_dtype=jnp.float32, kernel_init=init, rngs=rngs
+    )
 
 
 def _norm(config, rngs):

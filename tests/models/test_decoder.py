@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +48,8 @@ def test_attention_and_mlp_equal_numpy():
                                second * np.cos(angle) + first * np.sin(angle)], -1)  # fmt: skip
 
     normed, out = norm(x, p["attention_norm"]["scale"]), np.zeros_like(x)
-    qkv, back = p["attention"]["qkv"]["kernel"], p["attention"]["out"]["kernel"]
+    qkv = p["attention"]["qkv"]["kernel"].reshape(x.shape[-1], 2, 4, 8)  # kv heads; two queries, key, value; head size
+    back = p["attention"]["out"]["kernel"].reshape(2, 2, 8, x.shape[-1])
     for kv in range(2):
         key, value = turn(normed @ qkv[:, kv, 2]), normed @ qkv[:, kv, 3]
         for group in range(2):
@@ -56,7 +59,8 @@ def test_attention_and_mlp_equal_numpy():
             out += weights / weights.sum(-1, keepdims=True) @ value @ back[kv, group]
     x = x + out
     normed = norm(x, p["mlp_norm"]["scale"])
-    gate, up = normed @ p["mlp"]["gate_up"]["kernel"][:, 0], normed @ p["mlp"]["gate_up"]["kernel"][:, 1]
+    hidden = (normed @ p["mlp"]["gate_up"]["kernel"]).reshape(len(x), math.gcd(p["mlp"]["out"]["kernel"].shape[0], 192), 2, -1)
+    gate, up = hidden[:, :, 0].reshape(len(x), -1), hidden[:, :, 1].reshape(len(x), -1)
     x = x + (gate / (1 + np.exp(-gate)) * up) @ p["mlp"]["out"]["kernel"]
     np.testing.assert_allclose(layer(jax.tree.map(jnp.float32, p), _x(1), {}, None)[0], x, rtol=2e-5, atol=2e-5)
 
