@@ -1,7 +1,6 @@
 """The decoder: what it computes, what it starts from, and the collectives its split costs."""
 
 import dataclasses
-
 import math
 
 import jax
@@ -24,7 +23,7 @@ CONFIG = DecoderConfig(num_layers=3, width=32, num_heads=4, num_kv_heads=2, mlp_
 
 def _layer(config=CONFIG, index=0, seed=0):
     model = decoder(config)
-    return model.layer, jax.tree.map(lambda leaf: leaf[index], random_params(model, seed)["layers"])
+    return jax.jit(model.layer), jax.tree.map(lambda leaf: leaf[index], random_params(model, seed)["layers"])
 
 
 def _x(rows=2, steps=12, width=32, seed=1):
@@ -59,7 +58,9 @@ def test_attention_and_mlp_equal_numpy():
             out += weights / weights.sum(-1, keepdims=True) @ value @ back[kv, group]
     x = x + out
     normed = norm(x, p["mlp_norm"]["scale"])
-    hidden = (normed @ p["mlp"]["gate_up"]["kernel"]).reshape(len(x), math.gcd(p["mlp"]["out"]["kernel"].shape[0], 192), 2, -1)
+    hidden = (normed @ p["mlp"]["gate_up"]["kernel"]).reshape(
+        len(x), math.gcd(p["mlp"]["out"]["kernel"].shape[0], 192), 2, -1
+    )
     gate, up = hidden[:, :, 0].reshape(len(x), -1), hidden[:, :, 1].reshape(len(x), -1)
     x = x + (gate / (1 + np.exp(-gate)) * up) @ p["mlp"]["out"]["kernel"]
     np.testing.assert_allclose(layer(jax.tree.map(jnp.float32, p), _x(1), {}, None)[0], x, rtol=2e-5, atol=2e-5)
