@@ -60,7 +60,7 @@ def test_initial_parameters_do_not_depend_on_mesh_or_layout(alone, rows, shape, 
 def test_layers_and_seeds_differ(alone):
     first, second = jax.device_get([alone(jax.random.key(seed)) for seed in (0, 1)])
     kernel = first["layers"]["mlp"]["out"]["kernel"]
-    assert not np.any(kernel[0] == kernel[1])
+    assert np.unique(kernel).size > 0.99 * kernel.size  # two equal layers would leave three quarters
     assert not np.any(kernel == second["layers"]["mlp"]["out"]["kernel"])
     assert not np.any((first["embed"]["table"] == first["head"]["table"])[: CONFIG.vocab_size])
 
