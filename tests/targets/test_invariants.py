@@ -1,4 +1,4 @@
-"""The real compilers' programs for accelerators that are not here: memory, copies, messages (python -m pytest -m targets).
+"""The real compilers' programs for accelerators that are not here: memory, copies, messages (pytest -m targets).
 
 One step of a decoder, 1F1B over 4 ranks x tensor 2, 8 microbatches of 4 x 1,024 tokens, compiled in a process of its
 own for each target.
