@@ -46,10 +46,13 @@ def wall_table(rows, title):
     return table
 
 
-def actions_line(action_s, depth):
-    """The action times of a stage of so many layers, in milliseconds, as Text."""
-    parts = [f"{kind} {1000 * seconds:.2f}" for kind, seconds in action_s.items()]
-    return Text(f"one core  a stage of {depth} layers, ms an action: {', '.join(parts)}")
+def actions_line(actions, depth):
+    """The action times of a stage of so many layers, as Text; the numbers are those of wall_child.action_times."""
+    parts = [f"{kind} {1000 * seconds:.2f}" for kind, seconds in actions["action_s"].items()]
+    return Text(
+        f"one core  a stage of {depth} layers, ms an action: {', '.join(parts)}; "
+        f"with {1000 * actions['idle_s']:.1f} a step they make {actions['explained']:.0%} of the whole step"
+    )
 
 
 def _seconds(value):

@@ -56,7 +56,7 @@ def compare(size, schedules, layers, turns, console):
     rows = [_row(size, row, actions) for row in [*measured, *cramped]]
     console.print()
     for depth, times in actions.items():
-        console.print(actions_line(times["action_s"], depth))
+        console.print(actions_line(times, depth))
     title = f"\n{size.num_ranks} ranks, {size.num_microbatches[0]} microbatches of {size.seq_len} tokens, a core each"
     console.print(wall_table(rows, title))
     console.print("threads: of XLA's CPU pool; with one a device, a rank that waits keeps the other from computing")

@@ -37,7 +37,8 @@ def action_times(size, depth, layers, turns):
     takes is taken off.
 
     Returns:
-      {"action_s": kind -> seconds of one action, "step_s": of the whole step, "idle_s": of one without actions}.
+      {"action_s": kind -> seconds of one action, "step_s": of the whole step, "idle_s": of one without actions,
+      "explained": (idle_s + all actions) / step_s, near 1 where the parts make the whole}.
     """
     from experiments._bench import measure, programs
 
@@ -53,7 +54,8 @@ def action_times(size, depth, layers, turns):
     times = measure.take_turns([step(kinds) for kinds in (KINDS, "", *KINDS)], turns)
     whole, idle, *each = (t["wall_s"] for t in times)
     seconds = {kind: max(0.0, t - idle) / num_microbatches for kind, t in zip(KINDS, each, strict=True)}
-    return {"action_s": seconds, "step_s": whole, "idle_s": idle}
+    explained = (idle + num_microbatches * sum(seconds.values())) / whole
+    return {"action_s": seconds, "step_s": whole, "idle_s": idle, "explained": explained}
 
 
 def only(plan, kinds):
