@@ -16,8 +16,9 @@ from jaxpar.accounting.memory import temporary_bytes
 from jaxpar.mesh import make_mesh
 from jaxpar.models.decoder import DecoderConfig, decoder
 from jaxpar.models.model import init_params
-from jaxpar.pipeline import Layout, shardings, value_and_grad
+from jaxpar.pipeline import Layout, value_and_grad
 from jaxpar.schedule import build
+from jaxpar.sharding import param_shardings
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll"):
     )
     packed = {**case.params, "layers": layout.pack(case.params["layers"])}
     whole = jax.tree.map(lambda _: P(), case.params)
-    params = jax.device_put(packed, shardings(mesh, whole, case.params, vocabulary))
+    params = jax.device_put(packed, param_shardings(mesh, whole, vocabulary))
     batch = jax.device_put(case.batch, NamedSharding(mesh, P("data")))
     tables = jax.device_put(step.tables(), NamedSharding(mesh, P()))
     return step, (params, batch, None, tables)

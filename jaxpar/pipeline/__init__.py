@@ -1,6 +1,6 @@
 """The pipeline: one layer function and a schedule in, loss and gradients out."""
 
-from jaxpar.pipeline.executor import Output, Pipeline, shardings, value_and_grad
+from jaxpar.pipeline.executor import Output, Pipeline, value_and_grad
 from jaxpar.pipeline.layout import Layout, split_evenly
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss, token_loss
 
@@ -10,7 +10,6 @@ __all__ = [
     "Pipeline",
     "VocabularyEmbedding",
     "VocabularyLoss",
-    "shardings",
     "split_evenly",
     "token_loss",
     "value_and_grad",

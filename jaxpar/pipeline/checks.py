@@ -3,11 +3,10 @@
 import jax
 
 from jaxpar.errors import SettingError
+from jaxpar.mesh import AXES
 from jaxpar.pipeline.remat import POLICIES
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
 from jaxpar.schedule.plan import Plan
-
-AXES = ("data", "pipe", "tensor")
 
 
 def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout):

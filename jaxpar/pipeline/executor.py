@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxpar.pipeline.checks import check_arguments, check_batch
@@ -342,26 +341,3 @@ def _finish(options, inputs, num_tokens, state):
         return lax.psum(g, DATA if PIPE in spec else (DATA, PIPE))
 
     return output, jax.tree.map(reduce, grads, specs)
-
-
-def shardings(mesh, param_specs, params, vocabulary="ends", embed_table="table", head_table="table"):
-    """NamedShardings of packed parameters: ``param_specs`` over ``tensor``, layers (and split tables) over ``pipe``.
-
-    Args:
-      param_specs: as ``value_and_grad`` takes them.
-      params: tree whose structure they have; tables that it lacks (tied ones) are passed over.
-    """
-
-    def split_rows(spec):
-        first, *rest = tuple(spec) or (None,)
-        axes = () if first is None else (first,) if isinstance(first, str) else tuple(first)
-        return P((PIPE, *axes), *rest)
-
-    is_spec = lambda s: isinstance(s, P)  # noqa: E731
-    specs = {name: param_specs[name] for name in ("embed", "head")}
-    specs["layers"] = jax.tree.map(lambda s: P(PIPE, *s), param_specs["layers"], is_leaf=is_spec)
-    if vocabulary == "pipe":
-        for part, table in (("embed", embed_table), ("head", head_table)):
-            if table in params[part]:
-                specs[part] = {**specs[part], table: split_rows(specs[part][table])}
-    return jax.tree.map(lambda s: NamedSharding(mesh, s), specs, is_leaf=is_spec)

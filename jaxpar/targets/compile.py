@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxpar.models.model import init_params
-from jaxpar.pipeline import Layout, shardings, value_and_grad
-from jaxpar.sharding import TENSOR_RULES
+from jaxpar.pipeline import Layout, value_and_grad
+from jaxpar.sharding import TENSOR_RULES, param_shardings
 
 # Measuring kernels needs the GPU: take the compiler's first choice of each.
 _GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
@@ -98,7 +98,7 @@ def compile_step(
         packed=True,
     )
     params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), layout.rows))
-    params = placed(params, shardings(mesh, specs, params, vocabulary))
+    params = placed(params, param_shardings(mesh, specs, vocabulary))
     tokens = jax.ShapeDtypeStruct((global_batch, seq_len), jnp.int32, sharding=NamedSharding(mesh, P("data")))
     batch = {"inputs": tokens, "labels": tokens}
     whole = NamedSharding(mesh, P())

@@ -8,9 +8,9 @@ from reference import assert_grads_close, assert_loss_close, random_batch, rando
 
 from jaxpar import mesh as meshes
 from jaxpar.models.decoder import DecoderConfig, decoder
-from jaxpar.pipeline import Layout, shardings, value_and_grad
+from jaxpar.pipeline import Layout, value_and_grad
 from jaxpar.schedule import build
-from jaxpar.sharding import TENSOR_RULES
+from jaxpar.sharding import TENSOR_RULES, param_shardings
 
 SEQ_LEN, VOCAB_SIZE, VOCAB_ROWS = 8, 13, 16  # 13 divides by nothing; 16 rows split over pipe x tensor of up to 8
 
@@ -67,7 +67,7 @@ def place(params, mesh, layout, model, vocabulary="ends"):
     """Packed parameters on the mesh."""
     params = {**params, "layers": layout.pack(jax.tree.map(jax.numpy.asarray, params["layers"]))}
     specs = TENSOR_RULES.specs(model.dims)
-    return jax.device_put(params, shardings(mesh, specs, params, vocabulary))
+    return jax.device_put(params, param_shardings(mesh, specs, vocabulary))
 
 
 def pipeline(model, mesh, schedule, layout=None, **options):
