@@ -9,8 +9,12 @@ from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
 from jaxpar.schedule.plan import Plan
 
 
-def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout):
+def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed):
     """The schedule with the vocabulary's actions in it; raises SettingError where arguments do not fit together."""
+    if packed and layout is None:
+        raise SettingError(
+            "packed=True without layout: packed rows do not tell which layer is where. Give Layout.of(schedule, ...)."
+        )
     if set(mesh.axis_names) != set(AXES):
         raise SettingError(
             f"mesh.axis_names={mesh.axis_names} are not {AXES}: the pipeline splits over these. "
@@ -57,6 +61,24 @@ def _with_vocabulary(schedule, vocabulary):
             "are placed for that. Make them agree, or give a schedule without vocabulary."
         )
     return schedule
+
+
+def check_params(params, layout, packed, tied):
+    """Every stacked leaf has a row for each layer, and tied entries exist."""
+    rows = layout.rows.size if packed else layout.num_layers
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params["layers"]):
+        if leaf.ndim == 0 or leaf.shape[0] != rows:
+            raise SettingError(
+                f"params['layers']{jax.tree_util.keystr(path)} has shape {leaf.shape}, but the layout has {rows} "
+                f"{'packed rows' if packed else 'layers'}: layers are stacked along the first dimension, each owned "
+                "exactly once. Stack all of them, or make the layout for as many."
+            )
+    for name in tied:
+        if name not in params["embed"]:
+            raise SettingError(
+                f"tied={name!r} is no entry of params['embed'], which has {sorted(params['embed'])}: a tied weight is "
+                "the embedding's, lent to the loss. Name one of those."
+            )
 
 
 def check_batch(batch, num_data, num_microbatches):

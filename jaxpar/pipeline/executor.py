@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxpar.pipeline.checks import check_arguments, check_batch
+from jaxpar.pipeline.checks import check_arguments, check_batch, check_params
 from jaxpar.pipeline.graph import cut, trace
 from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick
 from jaxpar.pipeline.layout import Layout
@@ -108,15 +108,15 @@ def value_and_grad(
 
     Returns:
       Pipeline: (params, batch, rng=None) -> (Output, grads). params {"embed", "layers", "head"}, layers stacked by
-      global layer index. batch {"inputs", "labels", "side"}, rows leading, in the order of the global batch; side may
-      be missing. rng: the step's key; a layer's row gets it with the global layer and row folded in. grads: structure
-      and sharding of params, float32.
+      global layer index; embed and head may be missing. batch {"inputs", "labels", "side"}, rows leading, in the order
+      of the global batch; side may be missing. rng: the step's key; a layer's row gets it with the global layer and row
+      folded in. grads: structure and sharding of params, float32.
 
     Raises:
       SettingError: the schedule, mesh, layout or options do not fit together.
       TypeError: a layer whose output is not like its input (at trace time).
     """
-    schedule = check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout)
+    schedule = check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed)
     plan = schedule if isinstance(schedule, Plan) else schedule.lower(recompute=True)
     options = _Options(
         layer=checkpointed(layer, remat),
@@ -169,6 +169,9 @@ class _Options:
 def _run(options, plan, layout, packed, params, batch, rng, tables):
     """The jitted whole: pack, shard_map, unpack."""
     batch = {"side": {}, **batch}
+    given = params
+    params = {"embed": {}, "head": {}, **params}
+    check_params(params, layout, packed, options.tied)
     check_batch(batch, options.mesh.shape[DATA], plan.num_microbatches)
     if not packed:
         params = {**params, "layers": layout.pack(params["layers"])}
@@ -186,7 +189,7 @@ def _run(options, plan, layout, packed, params, batch, rng, tables):
     output, grads = mapped(params, batch, rng, tables)
     if options.train and not packed:
         grads = {**grads, "layers": layout.unpack(grads["layers"])}
-    return output, grads
+    return output, {name: grads[name] for name in given} if options.train else None
 
 
 def _manual_specs(options, params):

@@ -280,6 +280,18 @@ def test_arguments_that_do_not_fit_are_refused(case):
         value_and_grad(model.layer, loss, schedule, mesh, embed=model.embed, tied=model.tied, **changes)
 
 
+def test_parameters_that_do_not_fit_are_refused(tiny):
+    """A missing layer must not be made up from another one's rows."""
+    model, fn, params, batch = tiny
+    short = jax.tree.map(lambda a: a[:1], params["layers"])
+    with pytest.raises(SettingError, match=r"has shape .* but the layout has 2 packed rows"):
+        fn({**params, "layers": short}, batch)
+    with pytest.raises(SettingError, match="tied='table' is no entry of params"):
+        fn({**params, "embed": {"rows": params["embed"]["table"]}}, batch)
+    with pytest.raises(SettingError, match="packed=True without layout"):
+        value_and_grad(model.layer, model.loss, build("1f1b", 2, 3), make_mesh(2, 2, 2), packed=True)
+
+
 def test_a_batch_that_does_not_divide_is_refused(tiny):
     _, fn, params, _ = tiny
     with pytest.raises(SettingError, match=r"train.global_batch=10 is not a multiple of mesh.data=2 x .*Use 6 or 12"):
