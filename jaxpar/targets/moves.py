@@ -5,12 +5,14 @@ not show as `copy` alone: the compilers fuse it, and split it into start and don
 """
 
 import dataclasses
+import re
 
 from jaxpar.accounting.hlo import array_bytes, parse
 
 _COPIES = frozenset(["copy", "copy-start", "transpose"])
 _PASSIVE = frozenset(["parameter", "constant", "bitcast", "reshape", "tuple", "get-tuple-element"])
 _LOADS = frozenset(["dynamic-slice", "slice"])
+_ARRAY = re.compile(r"[a-z]\w*\[([\d,]*)\]")
 _ON_CHIP = "S(1)"  # a memory space: a copy to or from it is a prefetch into fast memory, not a second copy
 
 
@@ -30,6 +32,9 @@ class Move:
     name: str
     shape: str
     source: str
+
+    def __str__(self):
+        return f"{self.num_bytes / 1e6:.1f} MB {self.shape} {self.source}".strip()
 
 
 def moves(text, in_loop=True):
@@ -59,6 +64,23 @@ def moves(text, in_loop=True):
 def largest(moves, kind):
     """Bytes of the largest move of a kind, 0 where there is none."""
     return max((move.num_bytes for move in moves if move.kind == kind), default=0)
+
+
+def of_buffers(moves, shapes):
+    """Those of the copies that copy a whole buffer: an array of its dims, in any order.
+
+    Args:
+      moves: list of Move.
+      shapes: the buffers' shapes on one device.
+    """
+    wanted = {_dims(shape) for shape in shapes}
+    return [m for m in moves if m.kind == "copy" and wanted & {_dims(s) for s in _ARRAY.findall(m.shape)}]
+
+
+def _dims(shape):
+    """Sorted dims but those of size 1; a shape as a tuple, or as the text between the brackets."""
+    sizes = map(int, re.findall(r"\d+", shape)) if isinstance(shape, str) else shape
+    return tuple(sorted(size for size in sizes if size > 1))
 
 
 def _kind(instruction, bodies):

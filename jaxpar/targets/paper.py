@@ -30,6 +30,7 @@ class StepBytes:
       stage: temporaries and results of the hungriest action on one layer, or of the head.
       residual: the largest array that is kept for one layer and microbatch.
       relayout: the largest copy in the programs of one layer alone: what its own mathematics moves.
+      buffers: shapes on one device of what lives from tick to tick: slots, and stacked parameters and gradients.
     """
 
     payload: int
@@ -38,6 +39,7 @@ class StepBytes:
     stage: int
     residual: int
     relayout: int
+    buffers: tuple
 
     @property
     def total(self):
@@ -62,7 +64,20 @@ def step_bytes(step):
         stage=max(working),
         residual=max(map(bytes_per_device, jax.tree.leaves(pools)), default=0),
         relayout=max(copies),
+        buffers=_buffers(step, pools, x, depth),
     )
+
+
+def _buffers(step, pools, x, depth):
+    num_slots = step.pipeline.plan.num_slots
+    shapes = [(num_slots[name] + 1, *x.shape) for name in ("act", "grad")]
+    for name in POOLS:
+        shapes += [(max(1, num_slots[name]), depth, *_local(a)) for a in jax.tree.leaves(pools[name])]
+    return (*shapes, *map(_local, jax.tree.leaves(step.params["layers"])))
+
+
+def _local(a):
+    return a.sharding.shard_shape(a.shape)
 
 
 def _parts(step):

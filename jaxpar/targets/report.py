@@ -2,7 +2,7 @@
 
 from jaxpar.accounting.collectives import collectives, count_by_axes, select
 from jaxpar.accounting.memory import bytes_per_device, temporary_bytes
-from jaxpar.targets.moves import largest, moves
+from jaxpar.targets.moves import largest, moves, of_buffers
 from jaxpar.targets.paper import step_bytes
 
 
@@ -18,13 +18,14 @@ def report(step):
         payload_bytes, of a message; residual_bytes, of the largest array that is kept for one layer and microbatch;
         relayout_bytes, of the largest copy that one layer alone makes of its own values;
         largest_copy_bytes, largest_load_bytes in the tick loop; copies: those over a payload, with their shapes and
-        where they come from.
+        where they come from; copied_buffers: those of them that copy a whole buffer of the executor.
     """
     text = step.compiled.as_text()
     found = collectives(text, step.mesh)
     permutes = select(found, kind="collective-permute", axis="pipe")
     moved = moves(text)
     paper = step_bytes(step)
+    large = [m for m in moved if m.num_bytes > paper.payload]
     return {
         "device": step.mesh.devices.flat[0].device_kind,
         "mesh": dict(step.mesh.shape),
@@ -46,5 +47,6 @@ def report(step):
         "relayout_bytes": paper.relayout,
         "largest_copy_bytes": largest(moved, "copy"),
         "largest_load_bytes": largest(moved, "load"),
-        "copies": [f"{m.shape} {m.source}" for m in moved if m.kind == "copy" and m.num_bytes > paper.payload],
+        "copies": [str(m) for m in large if m.kind == "copy"],
+        "copied_buffers": [str(m) for m in of_buffers(large, paper.buffers)],
     }

@@ -52,6 +52,10 @@ def test_temporaries_are_slots_stash_and_one_stage(report):
     assert report["temp_bytes"] <= 1.3 * report["expected_bytes"]["total"], report
 
 
+def test_no_buffer_is_copied_in_the_tick_loop(report):
+    assert not report["copied_buffers"]
+
+
 def test_nothing_larger_than_a_payload_is_copied_in_the_tick_loop(report):
     """But for what one layer alone moves of its own values: the model's affair, and the same without a pipeline."""
     assert report["largest_copy_bytes"] <= max(report["payload_bytes"], report["relayout_bytes"]), report["copies"]

@@ -1,6 +1,6 @@
 """Which instructions of a compiled loop count as data movement."""
 
-from jaxpar.targets.moves import largest, moves
+from jaxpar.targets.moves import largest, moves, of_buffers
 
 PROGRAM = """HloModule m
 
@@ -69,3 +69,10 @@ def test_outside_of_loops_on_request():
 def test_the_largest_of_a_kind():
     found = moves(PROGRAM)
     assert (largest(found, "copy"), largest(found, "load"), largest([], "copy")) == (WHOLE, SLICE, 0)
+
+
+def test_copies_of_a_buffer_are_told_from_others_by_their_dims():
+    found = moves(PROGRAM)
+    assert [m.name for m in of_buffers(found, [(4, 1, 8, 16)])] == ["whole"]
+    assert [m.name for m in of_buffers(found, [(8, 16)])] == ["small"]  # a load of these dims is no copy
+    assert not of_buffers(found, [(4, 8, 8), (4, 4, 8, 16)])
