@@ -11,7 +11,7 @@ import re
 
 from jaxpar.errors import SettingError
 
-TPU_KINDS = ("v4", "v5e", "v5p", "v6e")
+TPU_KINDS = ("v5e", "v5p", "v6e")
 GPU_CONFIGS = {"h100": "h100.txtpb"}
 EXAMPLES = ("v5p:2x2x2", "v5e:2x4", "v6e:2x4", "h100:8", "h100:2x8")
 
