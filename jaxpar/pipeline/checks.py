@@ -63,15 +63,29 @@ def _with_vocabulary(schedule, vocabulary):
     return schedule
 
 
-def check_params(params, layout, packed, tied):
+def check_params(params, layout, packed, unroll, tied):
     """Every stacked leaf has a row for each layer, and tied entries exist."""
-    rows = layout.rows.size if packed else layout.num_layers
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params["layers"]):
+    apart = isinstance(params["layers"], list)
+    if apart and not (packed and unroll):
+        raise SettingError(
+            "params['layers'] is a list, which is how packed rows of unrolled stages come: a loop over layers needs "
+            "them stacked. Use pipeline.layers='unroll' with packed=True, or Layout.together."
+        )
+    ranks, num_rows = layout.rows.shape
+    stacks, rows = (params["layers"],), layout.rows.size if packed else layout.num_layers
+    if apart:
+        stacks, rows = params["layers"], ranks
+    if len(stacks) != (num_rows if apart else 1):
+        raise SettingError(
+            f"params['layers'] is a list of {len(stacks)}, but the layout has {num_rows} rows a rank: each row is a "
+            "tree of its own. Use Layout.apart."
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(stacks):
         if leaf.ndim == 0 or leaf.shape[0] != rows:
             raise SettingError(
-                f"params['layers']{jax.tree_util.keystr(path)} has shape {leaf.shape}, but the layout has {rows} "
-                f"{'packed rows' if packed else 'layers'}: layers are stacked along the first dimension, each owned "
-                "exactly once. Stack all of them, or make the layout for as many."
+                f"params['layers']{jax.tree_util.keystr(path[1:])} has shape {leaf.shape}, but the layout has {rows} "
+                f"{'ranks' if apart else 'packed rows' if packed else 'layers'}: layers are stacked along the first "
+                "dimension, each owned exactly once. Stack all of them, or make the layout for as many."
             )
     for name in tied:
         if name not in params["embed"]:

@@ -103,7 +103,8 @@ def value_and_grad(
         vocabulary; embed must be a VocabularyEmbedding and loss a VocabularyLoss.
       tied: names of entries of params["embed"] that ``loss`` finds in its p_head too: one weight, one gradient.
       layout: Layout; default: as even as the number of stacked layers allows.
-      packed: params and grads have their layers packed (``Layout.pack``), so that nothing moves between steps.
+      packed: params and grads have their layers packed (``Layout.pack``), so that nothing moves between steps; for
+        unrolled stages better still apart (``Layout.apart``), so that nothing is copied either.
       train: False: no gradients, nothing is kept for them; the schedule needs forwards only, and grads is None.
 
     Returns:
@@ -171,7 +172,7 @@ def _run(options, plan, layout, packed, params, batch, rng, tables):
     batch = {"side": {}, **batch}
     given = params
     params = {"embed": {}, "head": {}, **params}
-    check_params(params, layout, packed, options.tied)
+    check_params(params, layout, packed, options.unroll, options.tied)
     check_batch(batch, options.mesh.shape[DATA], plan.num_microbatches)
     if not packed:
         params = {**params, "layers": layout.pack(params["layers"])}
@@ -244,7 +245,10 @@ def _step(options, plan, layout, params, batch, key, tables):
         return tick(program, inputs, row, pattern, state)
 
     state = lax.fori_loop(0, tables["num_ticks"], body, _start(options, plan, layout, split, params, x))
-    return _finish(options, inputs, num_tokens, state)
+    output, grads = _finish(options, inputs, num_tokens, state)
+    if options.unroll and options.train:
+        grads = {**grads, "layers": _stack(grads["layers"], like=params["layers"])}
+    return output, grads
 
 
 def _trace_layer(options, params, batch, key, plan):
@@ -254,7 +258,8 @@ def _trace_layer(options, params, batch, key, plan):
     def rows(tree):
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((num_rows, *a.shape[1:]), a.dtype), tree)
 
-    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), params["layers"])
+    layers = params["layers"][0] if isinstance(params["layers"], list) else params["layers"]
+    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), layers)
     x = rows(batch["inputs"])
     if options.embed is not None:
         x = jax.eval_shape(options.embed, params["embed"], x)
@@ -313,18 +318,33 @@ def _start(options, plan, layout, split, params, x):
 
 
 def _zero_grads(options, params):
+    """Float32, in the parameters' shardings over ``tensor``; a list of layers where stages are unrolled."""
+    if options.unroll:
+        params = {**params, "layers": _unstack(params["layers"])}
     zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.float32), params)
-    if options.param_specs is not None:
-        stacked = jax.tree.map(lambda s: P(None, *s), options.param_specs["layers"], is_leaf=lambda s: isinstance(s, P))
-        specs = {**options.param_specs, "layers": stacked}
-        zeros = jax.tree.map(lambda z, s: lax.with_sharding_constraint(z, s), zeros, specs)
-    return {**zeros, "layers": _unstack(zeros["layers"])} if options.unroll else zeros
+    if options.param_specs is None:
+        return zeros
+    specs = dict(options.param_specs)
+    if options.unroll:
+        specs["layers"] = [specs["layers"]] * len(zeros["layers"])
+    else:
+        specs["layers"] = jax.tree.map(lambda s: P(None, *s), specs["layers"], is_leaf=lambda s: isinstance(s, P))
+    return jax.tree.map(lambda z, s: lax.with_sharding_constraint(z, s), zeros, specs)
 
 
 def _unstack(layers):
-    """[N, ...] -> a list of N trees."""
+    """One tree a layer, from [N, ...] together or [1, ...] apart."""
+    if isinstance(layers, list):
+        return [jax.tree.map(lambda a: a[0], layer) for layer in layers]
     num_rows = jax.tree.leaves(layers)[0].shape[0]
     return [jax.tree.map(lambda a, n=n: a[n], layers) for n in range(num_rows)]
+
+
+def _stack(layers, like):
+    """The inverse of ``_unstack``."""
+    if isinstance(like, list):
+        return [jax.tree.map(lambda a: a[None], layer) for layer in layers]
+    return jax.tree.map(lambda *rows: jnp.stack(rows), *layers)
 
 
 def _finish(options, inputs, num_tokens, state):
@@ -336,8 +356,6 @@ def _finish(options, inputs, num_tokens, state):
     if not options.train:
         return output, None
     grads = state["grads"]
-    if options.unroll:
-        grads = {**grads, "layers": jax.tree.map(lambda *rows: jnp.stack(rows), *grads["layers"])}
     specs = _manual_specs(options, grads)
 
     def reduce(g, spec):

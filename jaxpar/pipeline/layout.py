@@ -4,6 +4,9 @@ Parameters are known to users by *global layer index*: leaves [L, ...]. On the d
 [P * N, ...], split over ``pipe`` along dim 0, where a rank's N rows are its chunks' layers in order. A chunk begins at
 the same row on all ranks; where they have unlike numbers of layers, the shorter ones end in rows of zeros that no
 action reads.
+
+Unrolled stages take the rows *apart*: a list of N trees with leaves [P, ...], so that each layer's parameters are an
+array of their own that nothing has to be cut from.
 """
 
 import dataclasses
@@ -121,8 +124,21 @@ class Layout:
 
         return jax.tree.map(leaf, stacked)
 
+    def apart(self, packed):
+        """Packed rows [P * N, ...] as a list of N trees with leaves [P, ...]."""
+        num_ranks, num_rows = self.rows.shape
+        split = jax.tree.map(lambda a: a.reshape(num_ranks, num_rows, *a.shape[1:]), packed)
+        return [jax.tree.map(lambda a, n=n: a[:, n], split) for n in range(num_rows)]
+
+    def together(self, layers):
+        """The inverse of ``apart``; packed rows stay as they are."""
+        if not isinstance(layers, list):
+            return layers
+        return jax.tree.map(lambda *rows: jnp.stack(rows, axis=1).reshape(-1, *rows[0].shape[1:]), *layers)
+
     def unpack(self, packed):
-        """The inverse of ``pack``."""
+        """The inverse of ``pack``, for packed rows together or apart."""
+        packed = self.together(packed)
         rows = self.rows.reshape(-1)
         if np.array_equal(rows, np.arange(self.num_layers)):
             return packed
