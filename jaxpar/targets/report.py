@@ -2,6 +2,7 @@
 
 from jaxpar.accounting.collectives import collectives, count_by_axes, select
 from jaxpar.accounting.memory import bytes_per_device, temporary_bytes
+from jaxpar.targets.messages import asynchronous, overlapped
 from jaxpar.targets.moves import largest, moves, of_buffers
 from jaxpar.targets.paper import step_bytes
 
@@ -14,7 +15,8 @@ def report(step):
         device, compile_s, ticks;
         param_bytes; temp_bytes, as the compiler allocates; expected_bytes, its parts on paper and their total;
         collectives: {"tensor": {"all-reduce": {"loop": 8, "once": 0}}}, counted in the text;
-        permutes, asynchronous_permutes: permutes over `pipe`, and those of them that are split into start and done;
+        permutes, asynchronous_permutes, overlapped_permutes: permutes over `pipe`; those that leave the device free
+        for other work; those behind which the compiler hides some;
         payload_bytes, of a message; residual_bytes, of the largest array that is kept for one layer and microbatch;
         relayout_bytes, of the largest copy that one layer alone makes of its own values;
         largest_copy_bytes, largest_load_bytes in the tick loop; copies: those over a payload, with their shapes and
@@ -41,7 +43,8 @@ def report(step):
         },
         "collectives": count_by_axes(found),
         "permutes": len(permutes),
-        "asynchronous_permutes": sum(one.asynchronous for one in permutes),
+        "asynchronous_permutes": len(asynchronous(text, permutes)),
+        "overlapped_permutes": len(overlapped(text, permutes)),
         "payload_bytes": paper.payload,
         "residual_bytes": paper.residual,
         "relayout_bytes": paper.relayout,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from jaxpar.targets import topology
@@ -22,6 +23,10 @@ LAYERS = ("loop", "unroll")
 LAYERS_PER_RANK = 2
 
 pytestmark = pytest.mark.targets
+needs_layouts = pytest.mark.skipif(
+    tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11),
+    reason="before jax 0.11 the partitioner gathers an array whose layout is pinned, so none is",
+)
 
 
 @functools.cache
@@ -52,10 +57,12 @@ def test_temporaries_are_slots_stash_and_one_stage(report):
     assert report["temp_bytes"] <= 1.3 * report["expected_bytes"]["total"], report
 
 
+@needs_layouts
 def test_no_buffer_is_copied_in_the_tick_loop(report):
     assert not report["copied_buffers"]
 
 
+@needs_layouts
 def test_nothing_larger_than_a_payload_is_copied_in_the_tick_loop(report):
     """But for what one layer alone moves of its own values: the model's affair, and the same without a pipeline."""
     assert report["largest_copy_bytes"] <= max(report["payload_bytes"], report["relayout_bytes"]), report["copies"]
