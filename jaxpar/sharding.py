@@ -138,7 +138,8 @@ def param_shardings(mesh, specs, vocabulary="ends", tables=("table",)):
 
     Args:
       mesh: the device mesh.
-      specs: tree of PartitionSpec without the packed dim, `tensor` axis only (as `param_specs` of the pipeline).
+      specs: tree of PartitionSpec without the packed dim, `tensor` axis only (as `param_specs` of the pipeline);
+        "layers" a list of such where rows are apart.
       vocabulary: "ends" (embedding and head whole on every rank) or "pipe" (their tables split over pipe, then tensor).
       tables: names of the leaves that are [vocabulary, width] tables.
 

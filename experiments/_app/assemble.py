@@ -82,7 +82,9 @@ def assemble(config):
         packed=True,
     )
     optimizer, rate_fn = make_optimizer(config.optimizer, config.train.num_steps)
-    shardings = state_shardings(model, optimizer, mesh, layout.rows, pipeline.vocabulary)
+    shardings = state_shardings(
+        model, optimizer, mesh, layout.rows, pipeline.vocabulary, apart=pipeline.layers == "unroll"
+    )
     return Run(
         config=config,
         mesh=mesh,

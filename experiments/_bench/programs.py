@@ -107,7 +107,9 @@ def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll"):
         packed=True,
     )
     packed = {**case.params, "layers": layout.pack(case.params["layers"])}
-    whole = jax.tree.map(lambda _: P(), case.params)
+    if layers == "unroll":
+        packed["layers"] = layout.apart(packed["layers"])
+    whole = jax.tree.map(lambda _: P(), packed)
     params = jax.device_put(packed, param_shardings(mesh, whole, vocabulary))
     batch = jax.device_put(case.batch, NamedSharding(mesh, P("data")))
     tables = jax.device_put(step.tables(), NamedSharding(mesh, P()))

@@ -1,7 +1,8 @@
 """What the trainer needs to know of a model family, and parameters laid out for the pipeline.
 
 Parameters are {"embed", "layers", "head"}. The layers' leaves are stacked along dim 0: by global layer index, or
-*packed*: [num_ranks * rows, ...] with the rows of a rank together, so that dim 0 splits over the mesh axis ``pipe``.
+*packed*: [num_ranks * rows, ...] with the rows of a rank together, so that dim 0 splits over the mesh axis ``pipe``;
+or packed and *apart*: a list with a tree a row, leaves [num_ranks, ...].
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ def head_key(key):
     return jax.random.fold_in(key, _HEAD)
 
 
-def init_params(model, key, rows=None):
+def init_params(model, key, rows=None, apart=False):
     """Initial parameters; under `jit` with shardings, nothing is made whole on any device.
 
     Args:
@@ -69,25 +70,26 @@ def init_params(model, key, rows=None):
       key: PRNG key of the seed.
       rows: int [...], the global layer index of each row of the stacked layers, -1 for padding (zeros), as
         `Layout.rows`; default: all layers by global index.
+      apart: whether each row [num_ranks] is a tree of its own, as `Layout.apart` makes them.
 
     Returns:
-      {"embed", "layers", "head"}; layers stacked along dim 0 in the order of the flattened rows.
+      {"embed", "layers", "head"}; layers stacked along dim 0 in the order of the flattened rows, or the list of them.
     """
-    rows = np.arange(model.num_layers) if rows is None else np.asarray(rows).reshape(-1)
-    rows = jnp.asarray(rows, jnp.int32)
+    rows = jnp.asarray(np.arange(model.num_layers) if rows is None else rows, jnp.int32)
 
     def row(index):
         leaves = model.init_layer(key, jnp.maximum(index, 0))
         return jax.tree.map(lambda leaf: jnp.where(index >= 0, leaf, jnp.zeros_like(leaf)), leaves)
 
-    return {"embed": model.init_embed(key), "layers": jax.vmap(row)(rows), "head": model.init_head(key)}
+    layers = [jax.vmap(row)(ranks) for ranks in rows.T] if apart else jax.vmap(row)(rows.reshape(-1))
+    return {"embed": model.init_embed(key), "layers": layers, "head": model.init_head(key)}
 
 
 def layer_params(params, layout, index):
     """One layer's parameters by its global index, wherever the layout put it.
 
     Args:
-      params: packed parameters, or their "layers" alone.
+      params: packed parameters (together or apart), or their "layers" alone.
       layout: `Layout`; its `rows` [num_ranks, rows] say which layer is where.
       index: global layer index.
 
@@ -98,4 +100,7 @@ def layer_params(params, layout, index):
     if index < 0 or found.size == 0:
         raise IndexError(f"layer {index} is not one of the {int(np.max(layout.rows)) + 1} layers")
     layers = params["layers"] if isinstance(params, dict) and "layers" in params else params
+    if isinstance(layers, list):
+        rank, row = divmod(int(found[0]), len(layers))
+        return jax.tree.map(lambda leaf: leaf[rank], layers[row])
     return jax.tree.map(lambda leaf: leaf[int(found[0])], layers)

@@ -61,10 +61,12 @@ def evaluate(loss_fn, params, batches):
 
 
 def _forward(model, places, params, batch):
-    x = model.embed(params["embed"], batch["inputs"])
+    x, layers = model.embed(params["embed"], batch["inputs"]), params["layers"]
+    if isinstance(layers, list):  # rows apart
+        layers = jax.tree.map(lambda *rows: jnp.concatenate(rows), *layers)
 
     def layer(index, x):
-        out = model.layer(_fetch(params["layers"], *places[index]), x, batch.get("side", {}), None)
+        out = model.layer(_fetch(layers, *places[index]), x, batch.get("side", {}), None)
         return out[0] if isinstance(out, tuple) else out
 
     y = lax.fori_loop(0, model.num_layers, layer, x)

@@ -36,7 +36,7 @@ def new_state(params, optimizer):
     return TrainState(step=step, skipped=skipped, params=params, opt_state=optimizer.init(params))
 
 
-def state_shardings(model, optimizer, mesh, rows, vocabulary="ends", rules=TENSOR_RULES):
+def state_shardings(model, optimizer, mesh, rows, vocabulary="ends", rules=TENSOR_RULES, apart=False):
     """`NamedSharding`s of the state: an optimizer's moments lie as their parameters do, counters are replicated.
 
     Args:
@@ -46,9 +46,13 @@ def state_shardings(model, optimizer, mesh, rows, vocabulary="ends", rules=TENSO
       rows: int [num_ranks, rows], `Layout.rows`.
       vocabulary: "ends" or "pipe", see `param_shardings`.
       rules: Rules for the model's dims.
+      apart: whether each row of layers is a tree of its own, see `init_params`.
     """
-    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), rows))
-    shardings = param_shardings(mesh, rules.specs(model.dims), vocabulary)
+    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), rows, apart))
+    specs = rules.specs(model.dims)
+    if apart:
+        specs = {**specs, "layers": [specs["layers"]] * len(params["layers"])}
+    shardings = param_shardings(mesh, specs, vocabulary)
     state = jax.eval_shape(lambda p: new_state(p, optimizer), params)
     replicated = NamedSharding(mesh, PartitionSpec())
     opt_state = optax.tree_map_params(
@@ -69,7 +73,8 @@ def init_state(model, optimizer, key, rows, shardings):
       optimizer: optax.GradientTransformation.
       key: PRNG key of the seed.
       rows: int [num_ranks, rows], `Layout.rows`.
-      shardings: from `state_shardings`.
+      shardings: from `state_shardings`, which also tell whether rows are apart.
     """
-    make = jax.jit(lambda key: new_state(init_params(model, key, rows), optimizer), out_shardings=shardings)
+    apart = isinstance(shardings.params["layers"], list)
+    make = jax.jit(lambda key: new_state(init_params(model, key, rows, apart), optimizer), out_shardings=shardings)
     return make(key)

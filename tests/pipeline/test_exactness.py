@@ -40,7 +40,7 @@ def test_one_chunk(mesh, tied, even, layers, vocabulary):
     layout = Layout.of(schedules[0], model.num_layers)
     fn = pipeline(model, mesh, plans[0], layout, layers=layers, vocabulary=vocabulary)
     for plan in plans:
-        assert_exact(model, fn, mesh, rows, vocabulary, plan)
+        assert_exact(model, fn, mesh, rows, vocabulary, plan, apart=layers == "unroll")
     assert fn.run._cache_size() == 1
 
 
@@ -73,6 +73,13 @@ def test_recomputation_changes_no_number(remat, layers):
     mesh, model = make_mesh(2, 2, 2), tiny_decoder(3)
     fn = pipeline(model, mesh, schedule_of("1f1b", 2, 3), remat=remat, layers=layers)
     assert_exact(model, fn, mesh, 6)
+
+
+def test_unrolled_stages_take_rows_together_too():
+    mesh, model = make_mesh(2, 2, 2), tiny_decoder(5)
+    fn = pipeline(model, mesh, schedule_of("interleaved_1f1b", 2, 3, 2), layers="unroll")
+    for apart in (False, True):
+        assert_exact(model, fn, mesh, 6, apart=apart)
 
 
 @pytest.mark.parametrize("stage_layers", [(3, 1, 1, 2), (1, 4, 1, 1)], ids=str)

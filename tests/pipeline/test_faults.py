@@ -286,6 +286,10 @@ def test_parameters_that_do_not_fit_are_refused(tiny):
     short = jax.tree.map(lambda a: a[:1], params["layers"])
     with pytest.raises(SettingError, match=r"has shape .* but the layout has 2 packed rows"):
         fn({**params, "layers": short}, batch)
+    with pytest.raises(
+        SettingError, match=r"params\['layers'\] is a list, which is how packed rows of unrolled stages come"
+    ):
+        fn({**params, "layers": fn.layout.apart(params["layers"])}, batch)
     with pytest.raises(SettingError, match="tied='table' is no entry of params"):
         fn({**params, "embed": {"rows": params["embed"]["table"]}}, batch)
     with pytest.raises(SettingError, match="packed=True without layout"):

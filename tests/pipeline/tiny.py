@@ -63,10 +63,13 @@ def _reference(num_layers, tied, num_rows):
     return reference_value_and_grad(model, tiny_params(model), tiny_batch(num_rows))
 
 
-def place(params, mesh, layout, model, vocabulary="ends"):
+def place(params, mesh, layout, model, vocabulary="ends", apart=False):
     """Packed parameters on the mesh."""
     params = {**params, "layers": layout.pack(jax.tree.map(jax.numpy.asarray, params["layers"]))}
     specs = TENSOR_RULES.specs(model.dims)
+    if apart:
+        params["layers"] = layout.apart(params["layers"])
+        specs["layers"] = [specs["layers"]] * len(params["layers"])
     return jax.device_put(params, param_shardings(mesh, specs, vocabulary))
 
 
@@ -87,9 +90,9 @@ def pipeline(model, mesh, schedule, layout=None, **options):
     )
 
 
-def assert_exact(model, fn, mesh, num_rows, vocabulary="ends", plan=None):
+def assert_exact(model, fn, mesh, num_rows, vocabulary="ends", plan=None, apart=False):
     """Loss, token count and every gradient leaf equal the reference; gradients lie as their parameters do."""
-    placed = place(tiny_params(model), mesh, fn.layout, model, vocabulary)
+    placed = place(tiny_params(model), mesh, fn.layout, model, vocabulary, apart)
     output, grads = fn.run(placed, tiny_batch(num_rows), None, fn.tables(plan))
     (loss, tokens), expected = reference(model, num_rows)
     assert int(output.num_tokens) == int(tokens)
