@@ -12,12 +12,20 @@ from jaxpar.errors import SettingError
 # has cores. With as many waiting devices as threads, those that could compute take turns instead.
 THREADS_PER_DEVICE = 4
 
+# A device waits for its peers as long as they compute, and emulated ones take turns on few cores: XLA's 40 seconds
+# before it ends the process are too few for a large model or a busy machine.
+_PATIENCE = {
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
+    "xla_cpu_collective_call_terminate_timeout_seconds": 1200,
+}
+
 
 def emulate_devices(num_devices, threads_per_device=THREADS_PER_DEVICE):
     """Shows `num_devices` CPU devices to JAX and makes the CPU the only platform.
 
     Calling again with the same number is harmless. XLA reads the size of its thread pool from the environment variable
-    `NPROC` when the backend starts; a value already in the environment is the user's own, and stays.
+    `NPROC` when the backend starts, and from `XLA_FLAGS` how long a device waits in a collective; what is already in
+    the environment is the user's own, and stays.
 
     Args:
       num_devices: int; 0 leaves the real devices alone and does nothing.
@@ -35,6 +43,9 @@ def emulate_devices(num_devices, threads_per_device=THREADS_PER_DEVICE):
         return
     import jax  # here, so that a program may set more of XLA's environment before JAX loads
 
+    flags = os.environ.get("XLA_FLAGS", "")
+    more = [f"--{name}={seconds}" for name, seconds in _PATIENCE.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([flags, *more]).strip()
     os.environ.setdefault("NPROC", str(max(os.cpu_count() or 1, threads_per_device * num_devices)))
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
