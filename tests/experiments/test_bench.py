@@ -26,7 +26,7 @@ from tests.reference import (
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
-SECONDS = 300
+SECONDS = 900  # a busy machine compiles slowly
 KEYS = {"name", "schedule", "ranks", "num_microbatches", "cpu_s", "wall_s", "temp_bytes", "program_bytes"}
 
 
