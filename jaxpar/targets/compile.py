@@ -27,7 +27,7 @@ class Step:
       pipeline: jaxpar.pipeline.Pipeline, with its plan and layout.
       model: Model.
       mesh: the device mesh.
-      params, batch: ShapeDtypeStructs with shardings, packed.
+      params, batch: ShapeDtypeStructs with shardings; layers packed, and apart where stages are unrolled.
       param_specs: as `value_and_grad` takes them.
       remat: the policy.
       compile_s: seconds the compiler took.
@@ -109,6 +109,14 @@ def compile_step(
     start = time.perf_counter()
     compiled = compile_for(mesh, lowered)
     return Step(compiled, pipeline, model, mesh, params, batch, specs, remat, time.perf_counter() - start)
+
+
+def _params(model, mesh, specs, layout, vocabulary, apart):
+    """Packed, as the trainer keeps them: apart where stages are unrolled."""
+    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), layout.rows, apart))
+    if apart:
+        specs = {**specs, "layers": [specs["layers"]] * len(params["layers"])}
+    return placed(params, param_shardings(mesh, specs, vocabulary))
 
 
 def compile_for(mesh, lowered):

@@ -115,7 +115,9 @@ def _parts(step):
 def _arguments(step):
     """(one layer's parameters, x, labels, a scalar): placed ShapeDtypeStructs of one microbatch on one data rank."""
     whole = NamedSharding(step.mesh, P())
-    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), step.params["layers"])
+    layers = step.params["layers"]
+    p = layers[0] if isinstance(layers, list) else layers
+    p = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), p)
     specs = step.param_specs["layers"]
     p = placed(p, jax.tree.map(lambda s: NamedSharding(step.mesh, s), specs, is_leaf=lambda s: isinstance(s, P)))
     tokens = jax.ShapeDtypeStruct((step.microbatch_rows, step.batch["inputs"].shape[1]), jnp.int32, sharding=whole)
