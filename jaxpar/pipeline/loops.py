@@ -21,11 +21,19 @@ def run_once(flag, body, carry, indices):
 
 
 def load(buffer, *index):
-    """Element ``buffer[index]`` of each leaf, the leading dims indexed by int32 scalars."""
+    """Element ``buffer[index]`` of each leaf, the leading dims indexed by ints or int32 scalars.
+
+    In a dim of size one XLA drops the index, and with it what may tie the load to its run-once loop: all that follows
+    from the value would be hoisted and run in every tick. Where no other index does, the value itself passes a barrier.
+    """
+    traced = [number for number, i in enumerate(index) if isinstance(i, jax.Array)]
 
     def leaf(a):
-        for i in index:
+        loose = all(a.shape[number] == 1 for number in traced)
+        for number, i in enumerate(index):
             a = lax.dynamic_index_in_dim(a, i, 0, keepdims=False)
+            if loose and number in traced:
+                a, _ = lax.optimization_barrier((a, i))
         return a
 
     return jax.tree.map(leaf, buffer)

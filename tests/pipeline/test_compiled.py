@@ -8,6 +8,7 @@ import pytest
 from tiny import make_mesh
 
 from jaxpar.accounting.collectives import collectives
+from jaxpar.accounting.hlo import parse
 from jaxpar.accounting.memory import temporary_bytes
 from jaxpar.models.decoder import DecoderConfig, decoder
 from jaxpar.models.model import init_params
@@ -126,6 +127,34 @@ def _scope(text, name):
 def _vocabulary_all_reduces(found, text):
     inside = [c for c in found if c.kind == "all-reduce" and c.axes == ("tensor",) and c.in_loop]
     return sum(_scope(text, c.name) in ("E", "H", "G") for c in inside)
+
+
+@pytest.mark.parametrize("layers", ["loop", "unroll"])
+@pytest.mark.parametrize("name", ["naive", "1f1b", "interleaved_1f1b"])
+def test_no_work_is_hoisted_out_of_its_action(name, layers):
+    """Every matrix product lies in a loop inside the tick loop, which runs only where the plan says so.
+
+    With one slot, or one layer a stage, XLA drops the index that ties a load to its loop: naive's weight gradients once
+    ran in every tick.
+    """
+    instructions = parse(compiled(name, 8, layers=layers)[0].as_text())
+    inside = {}
+    for i in instructions:
+        inside.setdefault(i.computation, []).append(i)
+
+    def depths(computation, depth, found):
+        for i in inside.get(computation, ()):
+            if i.opcode in ("dot", "custom-call"):
+                found.append((depth, i.name))
+            for _, target in i.calls:
+                depths(target, depth + (i.opcode == "while"), found)
+        return found
+
+    called = {target for i in instructions for _, target in i.calls}
+    (entry,) = [c for c in inside if c not in called]
+    products = depths(entry, 0, [])
+    assert len(products) > 10
+    assert all(depth >= 2 for depth, _ in products), products
 
 
 def test_program_text_does_not_grow_with_microbatches():
