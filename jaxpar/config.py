@@ -202,7 +202,8 @@ def build_schedule(config):
         return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
     if not os.path.isfile(name):
         raise SettingError(f"pipeline.schedule={name} is not a file: a name in .csv is read. Give the path of a file.")
-    schedule = schedules.from_csv(name)
+    schedule = schedules.from_csv(name, name=name)  # so that its errors, a SettingError each, name the path
+    schedule = dataclasses.replace(schedule, name=os.path.splitext(os.path.basename(name))[0])
     found = {
         "mesh.pipe": (config.mesh.pipe, schedule.num_ranks),
         "pipeline.num_microbatches": (pipeline.num_microbatches, schedule.num_microbatches),

@@ -148,7 +148,19 @@ def test_a_schedule_from_a_file_must_be_the_runs(tmp_path):
     message = refusal(pipeline__schedule=str(path), pipeline__num_microbatches=8)
     assert "pipeline.num_microbatches=8 is not the schedule's" in message and "Use 4" in message
     path.write_text(path.read_text().replace("0F0", "0F1", 1))
-    assert "0F" in refusal(pipeline__schedule=str(path))
+    assert f"pipeline.schedule={path} has 0F1" in refusal(pipeline__schedule=str(path))
+
+
+def test_a_schedule_from_a_file_that_cannot_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "mine.csv"
+    path.write_bytes(b"\xff\xfe0\0F\0")
+    assert f"pipeline.schedule={path} cannot be read: it is not UTF-8" in refusal(pipeline__schedule=str(path))
+    monkeypatch.setattr("pathlib.Path.open", _no_permission)
+    assert f"pipeline.schedule={path} cannot be read: Permission denied." in refusal(pipeline__schedule=str(path))
+
+
+def _no_permission(*_, **__):
+    raise PermissionError(13, "Permission denied")
 
 
 def test_settings_need_no_jax():

@@ -30,11 +30,10 @@ def read(path, name):
     """cells[rank][column]: tuple of Action, rows padded to one length with idle cells.
 
     Raises:
-      ScheduleError: a cell is not an action, or the file has none.
-      OSError: the file cannot be read.
+      ScheduleError: the file cannot be read, a cell is not an action, or there is none; names the path.
     """
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if row]
+    name = name if name == str(path) else f"{name} ({path})"
+    rows = _read_rows(path, name)
     width = max(map(len, rows), default=0)
     cells = []
     for rank, row in enumerate(rows):
@@ -43,6 +42,19 @@ def read(path, name):
     if not any(cell for row in cells for cell in row):
         raise ScheduleError(f"pipeline.schedule={name} has no action: the file is empty. Write one row a rank.")
     return cells
+
+
+def _read_rows(path, name):
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            return [row for row in csv.reader(file) if row]
+    except OSError as error:
+        cause, remedy = error.strerror or str(error), "Give the path of a file that can be read"
+    except UnicodeDecodeError as error:
+        cause, remedy = f"it is not UTF-8 text (byte {error.start})", "Save it as CSV in UTF-8"
+    except csv.Error as error:
+        cause, remedy = f"it is not CSV ({error})", "Write one row a rank, one column a tick"
+    raise ScheduleError(f"pipeline.schedule={name} cannot be read: {cause}. {remedy}.")
 
 
 def _parse_cell(text, name, rank, column):

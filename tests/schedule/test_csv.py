@@ -83,6 +83,25 @@ def test_bad_files_are_refused_by_cell(text, message, tmp_path):
     assert str(error.value).startswith("pipeline.schedule=edited ")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("0F0,0B0\n".encode("utf-16"), "it is not UTF-8 text (byte 0). Save it as CSV in UTF-8."),
+        (b"0F0," + b"9" * 200_000, "it is not CSV (field larger than field limit"),
+        (b"0F0,0X0", "has '0X0' at tick 1 on rank 0"),
+        (b"", "has no action"),
+        (None, "cannot be read: No such file or directory."),
+    ],
+)
+def test_files_that_are_no_table_are_refused_by_path(content, message, tmp_path):
+    path = tmp_path / "edited.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ScheduleError) as error:
+        from_csv(path)
+    assert f"edited ({path}) " in str(error.value) and message in str(error.value)
+
+
 def test_a_swap_in_an_exported_file_is_refused_by_name(tmp_path):
     path = tmp_path / "edited.csv"
     build("1f1b", 4, 4).to_csv(path)
