@@ -7,6 +7,7 @@ makes no sense by itself; `fit` then refuses what does not fit the devices and e
 
 import dataclasses
 import difflib
+import math
 import os
 from collections.abc import Mapping
 
@@ -34,7 +35,7 @@ class PipelineConfig:
       num_chunks: stages a rank holds (virtual stages), V.
       layers: "loop" keeps the program small; "unroll" pays for a few layers a stage.
       vocabulary: "ends" keeps embedding and head on the first and last rank; "pipe" splits both over all ranks.
-      remat: "none", or "full": recompute a layer's forward inside its backward.
+      remat: what a layer's backward recomputes: "none", "dots" (all but its matrix products) or "full".
       stage_layers: layers of each stage in stage order; empty: as even as possible.
     """
 
@@ -198,7 +199,7 @@ def build_schedule(config):
     pipeline, name = config.pipeline, config.pipeline.schedule
     if not name.endswith(".csv"):
         if name not in schedules.names():
-            checks.refuse_choice("pipeline.schedule", name, schedules.names())
+            checks.refuse_choice("pipeline.schedule", name, schedules.names(), "no schedule has that name")
         return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
     if not os.path.isfile(name):
         raise SettingError(f"pipeline.schedule={name} is not a file: a name in .csv is read. Give the path of a file.")
@@ -252,7 +253,7 @@ def nearest(name, known):
 def _value(kind, value, name):
     """`value` as `kind`; whole numbers serve as floats, lists as tuples, and nothing else is converted."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 2**1023 else math.copysign(math.inf, 1 if value > 0 else -1)
     if kind == tuple[int, ...]:
         if isinstance(value, list | tuple) and all(type(item) is int for item in value):
             return tuple(value)

@@ -6,13 +6,14 @@ import math
 from jaxpar.errors import SettingError
 from jaxpar.mesh import divisors, resolve_shape
 
+# setting: (what it may be, what it says)
 _CHOICES = {
-    "pipeline.layers": ("loop", "unroll"),
-    "pipeline.vocabulary": ("ends", "pipe"),
-    "pipeline.remat": ("none", "full"),
-    "model.dtype": ("float32", "bfloat16"),
-    "data.kind": ("python_docs", "bytes"),
-    "optimizer.name": ("adamw",),
+    "pipeline.layers": (("loop", "unroll"), "it says how a stage runs its layers"),
+    "pipeline.vocabulary": (("ends", "pipe"), "it says which ranks hold embedding and head"),
+    "pipeline.remat": (("none", "dots", "full"), "it says what a layer's backward recomputes"),
+    "model.dtype": (("float32", "bfloat16"), "it says what the model computes in"),
+    "data.kind": (("python_docs", "bytes"), "it says where the text comes from"),
+    "optimizer.name": (("adamw",), "there is no other optimizer"),
 }
 
 # setting: (test, the rule it fails, why, a remedy)
@@ -20,17 +21,17 @@ _RANGES = {
     "emulate_devices": (lambda x: x >= 0, "is negative", "it is a number of devices", "Use 8, or 0 for real devices"),
     "seed": (lambda x: 0 <= x < 2**32, "is not in 0 .. 2**32 - 1", "keys are made from 32 bits", "Use 0"),
     "train.eval_every": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to evaluate at the end only"),
-    "optimizer.peak_rate": (lambda x: 0 < x < math.inf, "is not positive", "nothing would be learned", "Use 0.003"),
+    "optimizer.peak_rate": (lambda x: x > 0, "is not positive", "nothing would be learned", "Use 0.003"),
     "optimizer.warmup_steps": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 for no warm-up"),
     "optimizer.final_rate_ratio": (lambda x: 0 <= x <= 1, "is not in 0 .. 1", "it is a share of the peak", "Use 0.1"),
-    "optimizer.weight_decay": (lambda x: 0 <= x < math.inf, "is negative", "weights would grow", "Use 0 for none"),
-    "optimizer.clip_norm": (lambda x: 0 <= x < math.inf, "is negative", "a norm never is", "Use 1.0, or 0 for no clip"),
+    "optimizer.weight_decay": (lambda x: x >= 0, "is negative", "weights would grow", "Use 0 for none"),
+    "optimizer.clip_norm": (lambda x: x >= 0, "is negative", "a norm never is", "Use 1.0, or 0 for no clip"),
     "optimizer.b1": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.9"),
     "optimizer.b2": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.95"),
-    "optimizer.eps": (lambda x: 0 < x < math.inf, "is not positive", "it keeps a division finite", "Use 1e-8"),
+    "optimizer.eps": (lambda x: x > 0, "is not positive", "it keeps a division finite", "Use 1e-8"),
     "data.held_out_fraction": (lambda x: 0 < x < 1, "is not between 0 and 1", "both parts need text", "Use 0.1"),
     "sample.num_bytes": (lambda x: x >= 0, "is negative", "it is a length", "Use 0 for no sample"),
-    "sample.temperature": (lambda x: 0 <= x < math.inf, "is negative", "it divides logits", "Use 0 for the likeliest"),
+    "sample.temperature": (lambda x: x >= 0, "is negative", "it divides logits", "Use 0 for the likeliest"),
 }
 
 _POSITIVE = (
@@ -40,17 +41,38 @@ _POSITIVE = (
     *(f"train.{name}" for name in ("global_batch", "num_steps", "log_every")),
 )
 
+# setting: (the most it may be, why); far beyond any real run, so that a slip is refused before it hangs or overflows
+_LIMITS = {
+    "emulate_devices": (1024, "this machine runs every emulated device in threads of its own"),
+    "pipeline.num_microbatches": (2**16, "the schedule lists every microbatch on every rank"),
+    "pipeline.num_chunks": (10_000, "every chunk needs a layer"),
+    "model.num_layers": (10_000, "every layer has parameters of its own"),
+    **{f"model.{name}": (2**20, "matrices grow with it") for name in ("width", "mlp_width")},
+    **{f"model.{name}": (2**20, "heads share the width") for name in ("num_heads", "num_kv_heads")},
+    "model.vocab_size": (2**24, "every token has a row of the embedding"),
+    "data.seq_len": (2**20, "attention compares all tokens of a row"),
+    **{f"data.{name}": (2**40, "the text is held in memory") for name in ("max_bytes", "max_held_out_bytes")},
+    "train.global_batch": (2**24, "a batch is held in memory"),
+    **{
+        f"train.{name}": (2**31 - 1, "steps are counted in 32 bits")
+        for name in ("num_steps", "eval_every", "log_every")
+    },
+    "optimizer.warmup_steps": (2**31 - 1, "steps are counted in 32 bits"),
+    "sample.num_bytes": (2**16, "every byte of the sample runs the whole model"),
+}
+
 
 def refuse(setting, value, rule, reason, remedy):
     """Raises a SettingError in the project's form."""
     raise SettingError(f"{setting}={value} {rule}: {reason}. {remedy}.")
 
 
-def refuse_choice(setting, value, known):
+def refuse_choice(setting, value, known, reason):
     """Refuses a name that is not among the known ones, naming the nearest."""
     nearest = difflib.get_close_matches(value, known, 1, 0.4)
     remedy = f"Did you mean {nearest[0]}? " if nearest else ""
-    raise SettingError(f"{setting}={value} is not known: the choices are {', '.join(known)}. {remedy}".strip())
+    names = f"one of {', '.join(known)}" if len(known) > 1 else known[0]
+    raise SettingError(f"{setting}={value} is not known: {reason}. {remedy}Use {names}.")
 
 
 def get(config, setting):
@@ -62,16 +84,31 @@ def get(config, setting):
 
 def check_values(config):
     """Refuses every value that is wrong whatever the others are, and the few pairs that need no devices."""
-    for setting, known in _CHOICES.items():
+    for setting, (known, reason) in _CHOICES.items():
         if get(config, setting) not in known:
-            refuse_choice(setting, get(config, setting), known)
+            refuse_choice(setting, get(config, setting), known, reason)
     for setting in _POSITIVE:
         if get(config, setting) < 1:
             refuse(setting, get(config, setting), "is not positive", "it is a count", "Use 1 or more")
     for setting, (test, rule, reason, remedy) in _RANGES.items():
-        if not test(get(config, setting)):
-            refuse(setting, get(config, setting), rule, reason, remedy)
+        value = get(config, setting)
+        if isinstance(value, float) and not math.isfinite(value):
+            refuse(setting, value, "is not a finite number", "nothing can be computed with it", remedy)
+        if not test(value):
+            refuse(setting, value, rule, reason, remedy)
+    for setting, (most, reason) in _LIMITS.items():
+        if get(config, setting) > most:
+            refuse(setting, get(config, setting), f"is over {most}", reason, f"Use {most} or less")
+    _check_prompt(config.sample.prompt)
     _check_pairs(config)
+
+
+def _check_prompt(prompt):
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        reason = f"the model reads bytes, and character {error.start} stands for none"
+        refuse("sample.prompt", ascii(prompt), "is not UTF-8 text", reason, "Give text in UTF-8")
 
 
 def _check_pairs(config):

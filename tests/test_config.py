@@ -73,13 +73,18 @@ def test_one_device_is_the_quickstart_but_for_the_devices():
         ({"optimizer": {"peak_rate": "high"}}, "optimizer.peak_rate='high' is not a number"),
         ({"pipeline": {"stage_layers": (1, "a")}}, "is not a list of whole numbers"),
         ({"pipeline": {"schedule": 3}}, "pipeline.schedule=3 is not text"),
-        ({"model": {"dtype": "float16"}}, "the choices are float32, bfloat16. Did you mean bfloat16?"),
+        ({"model": {"dtype": "float16"}}, "Did you mean bfloat16? Use one of float32, bfloat16."),
         ({"data": {"kind": "byte"}}, "Did you mean bytes?"),
         ({"data": {"path": "x"}}, "Set data.kind=bytes"),
         ({"data": {"kind": "bytes"}}, "data.path='' names no file"),
         ({"optimizer": {"clip_norm": -1.0}}, "optimizer.clip_norm=-1.0 is negative"),
-        ({"optimizer": {"peak_rate": float("nan")}}, "optimizer.peak_rate=nan is not positive"),
+        ({"optimizer": {"peak_rate": float("nan")}}, "optimizer.peak_rate=nan is not a finite number"),
         ({"optimizer": {"b2": 1.0}}, "optimizer.b2=1.0 is not in 0 .. 1"),
+        ({"optimizer": {"weight_decay": float("inf")}}, "optimizer.weight_decay=inf is not a finite number"),
+        ({"optimizer": {"clip_norm": 10**400}}, "optimizer.clip_norm=inf is not a finite number"),
+        ({"pipeline": {"remat": "x"}}, "remat=x is not known: it says what a layer's backward recomputes. Use one of"),
+        ({"optimizer": {"name": "x"}}, "there is no other optimizer. Use adamw."),
+        ({"sample": {"prompt": "a\udcff"}}, "sample.prompt='a\\udcff' is not UTF-8 text"),
         ({"train": {"num_steps": 0}}, "train.num_steps=0 is not positive"),
         ({"train": {"eval_every": -1}}, "train.eval_every=-1 is negative"),
         ({"model": {"vocab_size": 255}}, "model.vocab_size=255 is under 256"),
@@ -106,6 +111,30 @@ def test_every_count_must_be_positive():
         section, leaf = name.split(".")
         with pytest.raises(SettingError, match=f"{name}=0 "):
             resolve({section: {leaf: 0}})
+
+
+def test_every_count_has_an_upper_bound():
+    fields = {name: value for name, value in _leaves(Config()) if type(value) is int and not name.startswith("mesh.")}
+    assert len(fields) > 15
+    for name in fields:
+        section, _, leaf = name.rpartition(".")
+        with pytest.raises(SettingError, match=f"{name}=10{{40}} is (over|not in)"):
+            resolve({section: {leaf: 10**40}} if section else {leaf: 10**40})
+    assert resolve({"emulate_devices": 1024}).emulate_devices == 1024
+
+
+def _leaves(config, prefix=""):
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = f"{prefix}{field.name}"
+        yield from _leaves(value, f"{name}.") if dataclasses.is_dataclass(value) else [(name, value)]
+
+
+def test_every_choice_of_the_executor_is_accepted():
+    from jaxpar.pipeline.remat import POLICIES
+
+    for remat in POLICIES:
+        assert resolve({"pipeline": {"remat": remat}}).pipeline.remat == remat
 
 
 @pytest.mark.parametrize(
