@@ -15,6 +15,14 @@ from jaxpar import config_checks as checks
 from jaxpar import schedule as schedules
 from jaxpar.errors import SettingError
 
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    tuple[int, ...]: "a list of whole numbers",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
@@ -239,10 +247,20 @@ def unknown_setting(name):
 
 def check_type(name, value):
     """Refuses a value of the wrong type for the setting with this full name."""
+    kind = _type_of(name)
+    _section(kind, value, name) if dataclasses.is_dataclass(kind) else _value(kind, value, name)
+
+
+def kind_of(name):
+    """What the setting with this full name takes, in words: "a whole number"."""
+    return _KINDS[_type_of(name)]
+
+
+def _type_of(name):
     kind = Config
     for part in name.split("."):
         kind = next(field.type for field in dataclasses.fields(kind) if field.name == part)
-    _section(kind, value, name) if dataclasses.is_dataclass(kind) else _value(kind, value, name)
+    return kind
 
 
 def nearest(name, known):
@@ -259,6 +277,6 @@ def _value(kind, value, name):
             return tuple(value)
         checks.refuse(name, value, "is not a list of whole numbers", "each is a count", "Write (3, 2, 2, 1)")
     if type(value) is not kind:
-        what = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}[kind]
+        what = _KINDS[kind]
         checks.refuse(name, repr(value), f"is not {what}", f"its type is {type(value).__name__}", f"Give {what}")
     return value

@@ -40,6 +40,7 @@ def parse(argv, doc=""):
     if path is None:
         raise SettingError("config=None is no file: it says what to train. Give --config=configs/quickstart.py.")
     tree = _load(path)
+    _check_absl_flags(rest)
     _check_names(rest)
     program = [argv[0], *rest]
     try:
@@ -49,12 +50,20 @@ def parse(argv, doc=""):
         raise _flag_error(error) from error
     if extra:
         raise SettingError(f"{extra[0]} is not a flag: settings are given by name. Write --config.a.b=value.")
-    return configs.resolve(values.config), values.workdir or default_workdir(path)
+    if values.config.pipeline.stage_layers == ("",):  # how ml_collections reads an empty list
+        values.config.pipeline.stage_layers = ()
+    return configs.resolve(values.config), _checked_workdir(values.workdir or default_workdir(path))
 
 
 def default_workdir(path):
     """runs/NAME for a config file NAME.py."""
     return os.path.join("runs", os.path.splitext(os.path.basename(path))[0])
+
+
+def _checked_workdir(path):
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise SettingError(f"workdir={path} is a file: a run writes several files into a folder. Name another folder.")
+    return path
 
 
 def _take_config(args):
@@ -80,7 +89,7 @@ def _load(path):
     try:
         names = runpy.run_path(path, run_name="config")
         found = names["get_config"]() if "get_config" in names else None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _file_error(path, error) from error
     if not isinstance(found, ConfigDict | dict):
         raise SettingError(
@@ -120,12 +129,25 @@ def _file_error(path, error):
     )
 
 
+def _check_absl_flags(args):
+    """Refuses what absl itself would act on: flags from elsewhere, and faults that it would keep quiet about."""
+    for arg in args:
+        name = arg.lstrip("-").split("=", 1)[0]
+        if arg.startswith("-") and name in ("undefok", "flagfile"):
+            raise SettingError(
+                f"--{name} is not a flag: every setting is in the config file or on the command line, and each is "
+                "checked. Leave it out."
+            )
+
+
 def _check_names(args):
     for arg in args:
         stem = arg.lstrip("-")
         if not arg.startswith("-") or not stem.startswith(("config.", "noconfig.")):
             continue
         name = stem.split("=", 1)[0].split(".", 1)[1]
+        if not name:
+            raise SettingError(f"{arg} names no setting: nothing would read it. Write --config.a.b=value.")
         _check_name(name)
         inside = [known for known in configs.setting_names() if known.startswith(f"{name}.")]
         if inside:
@@ -149,7 +171,10 @@ def _flag_error(error):
         )
     text = " ".join(str(error.args[0] if error.args else error).split())
     setting, _, cause = re.sub(r"^(Missing value for )?flag --(config\.)?", "", text).partition(": ")
-    return SettingError(f"{setting} cannot be read: {cause or 'it has no value'}. Give a value of the setting's type.")
+    name = setting.split("=", 1)[0]
+    what = configs.kind_of(name) if name in configs.setting_names() else "a value"
+    cause = (f"it is not {what}" if "=" in setting else cause) or "it has no value"
+    return SettingError(f"{setting} cannot be read: {cause}. Give {what}.")
 
 
 def _print_help(doc):

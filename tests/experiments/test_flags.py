@@ -50,6 +50,7 @@ def test_a_file_may_leave_settings_out_and_they_can_be_overridden(parse):
         ("return {'modle': {'width': 3}}", "modle is not a setting"),
         ("return None", "has no get_config() that returns settings"),
         ("c.width =", "line 5 raises SyntaxError"),
+        ("raise SystemExit(3)", "line 5 raises SystemExit (3)"),
         ("1 / 0", "line 5 raises ZeroDivisionError (division by zero)"),
         ("import nowhere", "line 5 raises ModuleNotFoundError"),
     ],
@@ -70,7 +71,13 @@ def test_broken_files(parse, body, part):
         ("--config.model.width", "model.width cannot be read: it has no value"),
         ("--config.model=3", "model is a section"),
         ("--config.optimizer.peak_rate=x", "optimizer.peak_rate=x cannot be read"),
-        ("--config.model.tie_embeddings=maybe", "model.tie_embeddings=maybe cannot be read"),
+        ("--config.model.tie_embeddings=maybe", "=maybe cannot be read: it is not True or False. Give True or False."),
+        ("--config.pipeline.stage_layers=(,)", "stage_layers=(,) cannot be read: it is not a list of whole numbers."),
+        ("--config.=3", "--config.=3 names no setting"),
+        ("--undefok=foo", "--undefok is not a flag"),
+        ("--flagfile=/nowhere", "--flagfile is not a flag"),
+        ("-flagfile", "--flagfile is not a flag"),
+        (f"--workdir={__file__}", "is a file: a run writes several files into a folder"),
         ("--config.model.width=-3", "model.width=-3 is not positive"),
         ("--config.pipeline.stage_layers=a", "is not a list of whole numbers"),
         ("--wrkdir=x", "Did you mean --workdir?"),
@@ -82,6 +89,12 @@ def test_bad_flags(parse, flag, part):
     with pytest.raises(SettingError) as caught:
         parse("return c", flag)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["", "()", "[]"])
+def test_an_empty_list_is_the_default_split(parse, value):
+    config, _ = parse("c.pipeline.stage_layers = (1, 3); return c", f"--config.pipeline.stage_layers={value}")
+    assert config.pipeline.stage_layers == ()
 
 
 def test_a_config_must_be_given_and_exist():
