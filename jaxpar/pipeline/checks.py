@@ -63,13 +63,49 @@ def _with_vocabulary(schedule, vocabulary):
     return schedule
 
 
+def count_layers(params):
+    """Layers stacked in params["layers"]."""
+    leaves = jax.tree.leaves(params.get("layers", ()))
+    if not leaves:
+        raise SettingError(
+            "params['layers'] has no array: how many layers there are is read off the stacked parameters. "
+            "Give layout=Layout.of(schedule, num_layers)."
+        )
+    return leaves[0].shape[0] if leaves[0].ndim else 0
+
+
+def check_tables(params, embed_table, head_table, tied, num_ranks):
+    """Tables that are split over the ranks divide."""
+    tables = {"embed": embed_table} | ({} if head_table in tied else {"head": head_table})
+    for part, name in tables.items():
+        if name not in params[part]:
+            raise SettingError(
+                f"params[{part!r}] has no {name!r}: pipeline.vocabulary='pipe' splits that table over the ranks. "
+                f"Name one of {sorted(params[part])} in VocabularyEmbedding or VocabularyLoss, or tie it."
+            )
+        rows = params[part][name].shape[0]
+        if rows % num_ranks:
+            raise SettingError(
+                f"params[{part!r}][{name!r}] has {rows} rows, no multiple of mesh.pipe={num_ranks}: each rank holds an "
+                f"equal slice. Pad it to {-(-rows // num_ranks) * num_ranks} rows and set "
+                "VocabularyLoss(vocab_size=...), so that padding has no probability."
+            )
+
+
 def check_params(params, layout, packed, unroll, tied):
     """Every stacked leaf has a row for each layer, and tied entries exist."""
+    unknown = sorted(set(params) - {"embed", "layers", "head"})
+    if unknown or "layers" not in params:
+        raise SettingError(
+            f"params has {sorted(params)}: the pipeline knows 'embed', 'layers' and 'head' by where they run. "
+            f"Put {', '.join(map(repr, unknown)) if unknown else 'the stacked layers'} into one of them."
+        )
     apart = isinstance(params["layers"], list)
     if apart and not (packed and unroll):
         raise SettingError(
-            "params['layers'] is a list, which is how packed rows of unrolled stages come: a loop over layers needs "
-            "them stacked. Use pipeline.layers='unroll' with packed=True, or Layout.together."
+            "params['layers'] is a list, which is how packed rows of unrolled stages come: else layers are stacked "
+            "along the first dimension of each array. Stack them (a tuple or dict may hold the arrays), or use "
+            "pipeline.layers='unroll' with packed=True."
         )
     ranks, num_rows = layout.rows.shape
     stacks, rows = (params["layers"],), layout.rows.size if packed else layout.num_layers
@@ -96,7 +132,14 @@ def check_params(params, layout, packed, unroll, tied):
 
 
 def check_batch(batch, num_data, num_microbatches):
-    """Rows agree over the batch, and divide by data ranks x microbatches."""
+    """Nothing is missing, rows agree over the batch, and divide by data ranks x microbatches."""
+    missing = [name for name in ("inputs", "labels") if name not in batch]
+    unknown = sorted(set(batch) - {"inputs", "labels", "side"})
+    if missing or unknown:
+        raise SettingError(
+            f"batch has {sorted(batch)}: it needs 'inputs' and 'labels', and has what the layers read besides in "
+            f"'side'. {f'Add {missing[0]!r}' if missing else f'Move {unknown[0]!r} into side'}."
+        )
     sizes = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(batch)}
     if len(sizes) != 1 or None in sizes:
         raise SettingError(

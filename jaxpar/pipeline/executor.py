@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from jaxpar.pipeline.checks import check_arguments, check_batch, check_params
+from jaxpar.pipeline.checks import check_arguments, check_batch, check_params, check_tables, count_layers
 from jaxpar.pipeline.graph import cut, trace
 from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick
 from jaxpar.pipeline.layout import Layout
@@ -31,7 +31,7 @@ class Output(NamedTuple):
 
     Attributes:
       loss: float32, nats per counted token over the global batch; 0 where no token counted.
-      num_tokens: int32, counted tokens of the global batch.
+      num_tokens: int32, counted tokens of the global batch; float32 where the loss counts them in fractions.
       aux: float32, the layers' auxiliary scalars: summed over layers, averaged over microbatches and data ranks.
         The gradients are those of loss + aux.
     """
@@ -92,7 +92,8 @@ def value_and_grad(
     Args:
       layer: (p, x, side, rng) -> x, or (x, aux scalar). p is one layer's parameters, x a pytree of float arrays with a
         microbatch's rows leading, side a dict of arrays with the same rows, rng a key array [rows] or None.
-      loss: (p_head, y, labels) -> (sum of nats, number of counted tokens). The number may depend on labels only.
+      loss: (p_head, y, labels) -> (sum of nats, number of counted tokens). The number, int or a float sum of weights,
+        may depend on labels only.
       schedule: jaxpar.schedule.Schedule, or a Plan with a vocabulary, whose num_ranks is the mesh's ``pipe``.
       mesh: jax.sharding.Mesh with the axes ``data``, ``pipe`` and ``tensor``.
       embed: (p_embed, inputs) -> x; None: the inputs are x.
@@ -100,7 +101,8 @@ def value_and_grad(
       remat: "none", "full" or "dots": what a layer keeps for its backward pass.
       layers: "loop" over a stage's layers, or "unroll".
       vocabulary: "ends": embed on the first rank, loss on the last. "pipe": both split over all ranks along the
-        vocabulary; embed must be a VocabularyEmbedding and loss a VocabularyLoss.
+        vocabulary; embed must be a VocabularyEmbedding and loss a VocabularyLoss. Pad the tables' rows to a multiple
+        of the ranks and say where padding begins: VocabularyLoss(vocab_size=...).
       tied: names of entries of params["embed"] that ``loss`` finds in its p_head too: one weight, one gradient.
       layout: Layout; default: as even as the number of stacked layers allows.
       packed: params and grads have their layers packed (``Layout.pack``), so that nothing moves between steps; for
@@ -143,7 +145,7 @@ class _LazyPipeline:
 
     def __call__(self, params, batch, rng=None):
         """(Output, grads). See ``value_and_grad``."""
-        return self.bind(jax.tree.leaves(params["layers"])[0].shape[0])(params, batch, rng)
+        return self.bind(count_layers(params))(params, batch, rng)
 
     def bind(self, num_layers):
         """The Pipeline for a number of layers."""
@@ -174,6 +176,8 @@ def _run(options, plan, layout, packed, params, batch, rng, tables):
     params = {"embed": {}, "head": {}, **params}
     check_params(params, layout, packed, options.unroll, options.tied)
     check_batch(batch, options.mesh.shape[DATA], plan.num_microbatches)
+    if options.vocabulary == "pipe":
+        check_tables(params, options.embed.table, options.loss.table, options.tied, plan.num_ranks)
     if not packed:
         params = {**params, "layers": layout.pack(params["layers"])}
     specs = _manual_specs(options, params)
@@ -221,7 +225,7 @@ def _step(options, plan, layout, params, batch, key, tables):
         key=key,
         count=tables["count"][0],
         layer_ids=tables["layer_ids"][0],
-        nat_weight=1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32),
+        nat_weight=jnp.where(num_tokens > 0, 1.0 / num_tokens, 0.0).astype(jnp.float32),
         aux_weight=jnp.float32(1.0 / (plan.num_microbatches * num_data)) * (num_tokens > 0),
     )
     program = Program(
@@ -268,7 +272,7 @@ def _trace_layer(options, params, batch, key, plan):
 
 
 def _count_tokens(options, params, batch):
-    """Counted tokens of this data rank's rows, before anything is computed."""
+    """Counted tokens of this data rank's rows (float32 where the loss weighs them), before anything is computed."""
     p_head = (
         {**params["head"], **{name: params["embed"][name] for name in options.tied}} if options.tied else params["head"]
     )
@@ -288,7 +292,8 @@ def _count_tokens(options, params, batch):
             "loss: the number of counted tokens depends on the parameters or on y, but it is needed before the first "
             "forward, to weigh every microbatch alike. Compute it from labels alone."
         )
-    return jnp.asarray(count.run(*[allowed[v] for v in count.inputs])[0], jnp.int32)
+    number = jnp.asarray(count.run(*[allowed[v] for v in count.inputs])[0])
+    return number.astype(jnp.float32 if jnp.issubdtype(number.dtype, jnp.floating) else jnp.int32)
 
 
 def _last_rank(plan):

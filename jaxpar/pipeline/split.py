@@ -124,7 +124,7 @@ def split_layer(layer, p, x, side, rng):
     inputs.update(pools)
     names = {"inputs": inputs, "early": [p_float[k] for k in early], "late": [p_float[k] for k in late]}
     flops = {kind: count_flops(parts[kind].graph) for kind in "FRIW"}
-    if p_float:
+    if early:  # some weight gradient fell out of I
         _warn_if_unsplit(parts, flops)
     return Split(
         pools={name: tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in pools[name]) for name in POOLS},

@@ -305,6 +305,43 @@ def test_a_batch_that_does_not_divide_is_refused(tiny):
         fn(params, {**batch, "labels": batch["labels"][:6]})
 
 
+def test_fractional_weights_count_as_they_are():
+    """A count cut to a whole number once scaled loss and gradients by up to a half, and said nothing."""
+
+    def loss(p, y, labels):
+        return jnp.sum(labels * jnp.sum((y * p["w"]) ** 2, -1)), jnp.sum(labels)
+
+    params = {"layers": {"w": jnp.ones((2, WIDTH, WIDTH))}, "head": {"w": jnp.ones(WIDTH)}}
+    batch = {"inputs": jnp.ones((4, WIDTH)), "labels": jnp.asarray([0.1, 0.2, 0.05, 0.3])}
+    fn = value_and_grad(lambda p, x, side, rng: x @ p["w"] / 4, loss, build("1f1b", 2, 2), make_mesh(1, 2, 1))
+    output, grads = fn(params, batch)
+    np.testing.assert_allclose(output.num_tokens, 0.65, rtol=1e-6)
+    np.testing.assert_allclose(output.loss, WIDTH, rtol=1e-6)
+    assert set(grads) == {"layers", "head"}
+
+
+def test_what_is_missing_or_unknown_is_named(tiny):
+    model, fn, params, batch = tiny
+    with pytest.raises(SettingError, match=r"params has .*'pos'.* Put 'pos' into one of them"):
+        fn({**params, "pos": jnp.ones(3)}, batch)
+    with pytest.raises(SettingError, match="Add 'labels'"):
+        fn(params, {"inputs": batch["inputs"]})
+    with pytest.raises(SettingError, match="Move 'mask' into side"):
+        fn(params, {**batch, "mask": batch["inputs"]})
+    free = value_and_grad(model.layer, model.loss, build("1f1b", 2, 3), make_mesh(2, 2, 2), embed=model.embed)
+    with pytest.raises(SettingError, match=r"has no array.*Give layout=Layout.of"):
+        free({**params, "layers": {}}, batch)
+
+
+def test_tables_that_do_not_divide_are_refused():
+    model, mesh = tiny_decoder(4), make_mesh(1, 4, 1)
+    fn = pipeline(model, mesh, schedule_of("1f1b", 4, 4, 1, "pipe"), vocabulary="pipe")
+    params = tiny_params(model)
+    short = {**params, "embed": {"table": params["embed"]["table"][:VOCAB_SIZE]}}
+    with pytest.raises(SettingError, match=r"has 13 rows, no multiple of mesh.pipe=4: .*Pad it to 16 rows"):
+        fn(short, tiny_batch(4))
+
+
 def test_tokens_must_be_known_before_the_first_forward():
     def loss(p, y, labels):
         return jnp.sum(y), jnp.sum(y > 0, dtype=jnp.int32)

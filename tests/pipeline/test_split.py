@@ -160,10 +160,12 @@ def test_a_layer_that_cannot_be_cut_says_so():
 
 
 def test_a_layer_that_can_be_cut_is_silent():
+    """So is one that has nothing to cut."""
     layer, p = _decoder_layer()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         split_layer(layer, p, jnp.ones((ROWS, SEQ_LEN, WIDTH)), SIDE, None)
+        split_layer(lambda p, x, side, rng: 2 * x + jnp.sum(p["none"]), {"none": jnp.ones(0)}, jnp.ones(3), {}, None)
 
 
 def test_what_does_not_fit_between_stages_is_refused():
