@@ -137,28 +137,58 @@ def fit_mesh(mesh, num_devices):
 def check_model(config):
     """Heads and widths must divide one another and split over the mesh axis tensor."""
     model, tensor = config.model, config.mesh.tensor
-    _divides("model.width", model.width, "model.num_heads", model.num_heads, "each head has an equal share")
+    if model.width % model.num_heads:
+        rule = f"is not a multiple of model.num_heads={model.num_heads}"
+        remedy = _proposals(
+            ("model.width", _around(model.width, 2 * model.num_heads)), ("model.num_heads", _heads(config))
+        )
+        refuse("model.width", model.width, rule, "each head has an equal share", remedy)
     head = model.width // model.num_heads
     if head % 2:
-        remedy = f"Use model.width={model.num_heads * (head + 1)}"
+        remedy = _proposals(("model.width", str(model.num_heads * (head + 1))), ("model.num_heads", _heads(config)))
         reason = f"rotary positions turn pairs, and a head has {head}"
         refuse("model.width", model.width, f"gives model.num_heads={model.num_heads} heads of odd size", reason, remedy)
-    _divides("model.num_heads", model.num_heads, "model.num_kv_heads", model.num_kv_heads, "groups share a kv head")
+    if model.num_heads % model.num_kv_heads:
+        rule = f"is not a multiple of model.num_kv_heads={model.num_kv_heads}"
+        remedy = _proposals(("model.num_heads", _heads(config)), ("model.num_kv_heads", _kv_heads(config)))
+        refuse("model.num_heads", model.num_heads, rule, "groups share a kv head", remedy)
     whole = "a tensor rank holds whole heads"
-    for setting, size, reason in (
-        ("model.num_heads", model.num_heads, whole),
-        ("model.num_kv_heads", model.num_kv_heads, whole),
-        ("model.mlp_width", model.mlp_width, "each tensor rank holds an equal slice"),
+    for setting, size, fits, reason in (
+        ("model.num_heads", model.num_heads, _heads, whole),
+        ("model.num_kv_heads", model.num_kv_heads, _kv_heads, whole),
+        ("model.mlp_width", model.mlp_width, _mlp_widths, "each tensor rank holds an equal slice"),
     ):
         if size % tensor:
             sizes = ", ".join(map(str, divisors(size)))
-            remedy = f"Use {setting}={_around(size, tensor)}, or mesh.tensor of {sizes}"
+            remedy = _proposals((setting, fits(config)), ("mesh.tensor", sizes))
             refuse(setting, size, f"is not a multiple of mesh.tensor={tensor}", reason, remedy)
 
 
-def _divides(setting, size, by, parts, reason):
-    if size % parts:
-        refuse(setting, size, f"is not a multiple of {by}={parts}", reason, f"Use {setting}={_around(size, parts)}")
+def _proposals(*pairs):
+    """A remedy from (setting, values that would do as text, empty where none would)."""
+    return "Use " + ", or ".join(f"{setting}={values}" for setting, values in pairs if values)
+
+
+def _heads(config):
+    """The numbers of heads nearest to the one asked for that the rest of the config allows, as text."""
+    model, tensor = config.model, config.mesh.tensor
+    heads = [n for n in divisors(model.width // 2) if n % model.num_kv_heads == 0 and n % tensor == 0]
+    return _nearest(model.num_heads, heads) if model.width % 2 == 0 else ""
+
+
+def _kv_heads(config):
+    model, tensor = config.model, config.mesh.tensor
+    whole = [n for n in divisors(model.num_heads) if n % tensor == 0]
+    return _nearest(model.num_kv_heads, whole or divisors(model.num_heads))
+
+
+def _mlp_widths(config):
+    return _around(config.model.mlp_width, config.mesh.tensor)
+
+
+def _nearest(size, fits):
+    """The largest of `fits` (ascending) under `size` and the smallest over it, as text."""
+    return " or ".join(map(str, [n for n in fits if n < size][-1:] + [n for n in fits if n > size][:1]))
 
 
 def _around(size, factor):

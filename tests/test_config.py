@@ -2,12 +2,14 @@
 
 import dataclasses
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 from experiments._app import flags
+from jaxpar import config_checks as checks
 from jaxpar.config import Config, base_config, fit, resolve, setting_names
 from jaxpar.errors import SettingError
 from jaxpar.schedule import build
@@ -143,10 +145,13 @@ def test_every_choice_of_the_executor_is_accepted():
         ({"mesh__pipe": 3}, ["mesh.pipe=3", "8 device", "1x4x2"]),
         ({"mesh__data": -1, "mesh__pipe": -1}, ["cannot both be inferred"]),
         ({"mesh__data": 0}, ["mesh.data=0"]),
-        ({"model__num_heads": 6}, ["model.width=128", "model.num_heads=6", "126 or 132"]),
+        ({"model__num_heads": 6}, ["model.width=128", "model.num_heads=6", "120 or 132, or model.num_heads=4 or 8"]),
         ({"model__num_heads": 128, "model__num_kv_heads": 2}, ["heads of odd size", "model.width=256"]),
         ({"model__num_kv_heads": 3}, ["model.num_kv_heads=3"]),
-        ({"model__num_kv_heads": 1}, ["model.num_kv_heads=1", "mesh.tensor=2", "model.num_kv_heads=2", "of 1."]),
+        (
+            {"model__num_kv_heads": 1},
+            ["model.num_kv_heads=1", "mesh.tensor=2", "model.num_kv_heads=2, or mesh.tensor=1."],
+        ),
         ({"model__mlp_width": 383}, ["model.mlp_width=383", "382 or 384"]),
         ({"train__global_batch": 30}, ["mesh.data=1 x pipeline.num_microbatches=4", "28 or 32", "1, 2, 3, 5, 6, 10"]),
         ({"train__global_batch": 3}, ["train.global_batch=3", "Use train.global_batch=4"]),
@@ -163,6 +168,40 @@ def test_values_that_do_not_fit_together(changes, parts):
     message = refusal(**changes)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize("width", [40, 66, 96, 128])
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_every_proposal_for_heads_removes_the_fault(width, tensor):
+    """Each proposal gives a config that passes, or one with another fault: never the same one, nor odd heads."""
+    refused = 0
+    for heads in range(1, 25):
+        for kv_heads in (1, 2, 3, 4):
+            given = {"width": width, "num_heads": heads, "num_kv_heads": kv_heads, "mlp_width": 384}
+            message = _model_fault(given, tensor)
+            if message is None:
+                continue
+            refused += 1
+            remedies = re.findall(
+                r"(?:model\.(\w+)|mesh\.tensor)=(\d+(?:(?:, | or )\d+)*)", message.rsplit(". Use ", 1)[1]
+            )
+            assert remedies, message
+            for leaf, values in remedies:
+                for value in map(int, re.findall(r"\d+", values)):
+                    after = _model_fault(given | {leaf: value}, tensor) if leaf else _model_fault(given, value)
+                    if leaf == "num_heads":
+                        assert after is None or after.startswith("model.num_kv_heads="), (message, after)
+                    else:
+                        assert after is None or after.split(":")[0] != message.split(":")[0] and "odd size" not in after
+    assert refused
+
+
+def _model_fault(sizes, tensor):
+    try:
+        checks.check_model(resolve({"mesh": {"tensor": tensor}, "model": sizes}))
+    except SettingError as error:
+        return str(error)
+    return None
 
 
 def test_one_mesh_axis_is_inferred():
