@@ -84,19 +84,19 @@ def _train(made, compiled, corpus, report, console, workdir):
             state, history = loop.train(made, compiled, made.make_state(), corpus, log, reporter, stop)
         counts = ByteModel(corpus.train)
         baseline = counts.bits_per_byte([corpus.held_out[at : at + data.seq_len + 1] for at in starts])
-        sample = None if history.interrupted else _sample(made, state.params)
-        report |= {**run_report(history, baseline), "sample": sample}
-        write_json(f"{workdir}/report.json", report)
+        report |= {**run_report(history, baseline), "sample": None}
+        write_json(f"{workdir}/report.json", report)  # before the sample: nothing that fails there may lose it
         write_whole(f"{workdir}/loss.png", loss_png(history.losses, history.held_out, baseline, made.schedule.name))
+        if made.config.sample.num_bytes and not history.interrupted:
+            report["sample"] = _sample(made, state.params)
+            write_json(f"{workdir}/report.json", report)
     terminal.show_results(console, report, workdir, FILES)
     return history.interrupted
 
 
 def _sample(made, params):
-    """Text that the trained model writes, or None where none is wanted."""
+    """Text that the trained model writes."""
     sample, window = made.config.sample, made.config.data.seq_len
-    if not sample.num_bytes:
-        return None
     prompt = list(sample.prompt.encode()) or [ord("\n")]
     key = jax.random.key(made.config.seed)
     params = global_params(made, params)

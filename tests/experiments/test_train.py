@@ -124,6 +124,19 @@ def test_the_loss_curve_is_the_same_on_any_mesh(config_file, tmp_path):
         assert curve(config_file, tmp_path / case[0], *case) == [pytest.approx(pair, rel=1e-5) for pair in first]
 
 
+def test_a_sample_that_fails_does_not_lose_the_report(config_file, tmp_path, monkeypatch):
+    from experiments._app import trainer
+
+    def fail(*_):
+        raise RuntimeError("no sample")
+
+    monkeypatch.setattr(trainer, "generate", fail)
+    with pytest.raises(RuntimeError, match="no sample"):
+        curve(config_file, tmp_path, "--config.sample.num_bytes=8")
+    assert set(os.listdir(tmp_path)) == FILES
+    assert report(tmp_path)["num_steps"] == 2 and report(tmp_path)["sample"] is None
+
+
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
@@ -132,6 +145,7 @@ def test_the_loss_curve_is_the_same_on_any_mesh(config_file, tmp_path):
         (["--config.model.num_heads=4", "--config.model.num_kv_heads=1"], "model.num_kv_heads=1"),
         (["--config.train.global_batch=9"], "train.global_batch=9"),
         (["--config.pipeline.schedule=1f2b"], "Did you mean 1f1b?"),
+        (["--config.sample.prompt=\udcff"], "sample.prompt='\\udcff' is not UTF-8 text"),
         (["--config.data.path=/nowhere/text"], "data.path=/nowhere/text does not exist"),
         (["--config.data.path=/dev/null"], "data.path=/dev/null is empty"),
         (["--config.data.seq_len=100000"], "data.seq_len=100000 is too long"),
