@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec as P
 from reference import assert_grads_close
@@ -234,6 +235,33 @@ def test_bfloat16_runs_on_every_mesh(mesh, vocabulary):
     (loss, _), _ = reference(tiny_decoder(4), 4 * mesh[0])
     np.testing.assert_allclose(float(output.loss), float(loss), rtol=0.01)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [(2, 2, 2), *(pytest.param(m, marks=pytest.mark.slow) for m in ((1, 4, 2), (2, 4, 1), (1, 2, 1), (1, 1, 2)))],
+    ids=str,
+)
+def test_bfloat16_follows_float32_for_20_steps(mesh):
+    made, curves = make_mesh(*mesh), {}
+    optimizer = optax.adam(3e-3)
+    for dtype in ("float32", "bfloat16"):
+        model = tiny_decoder(4, dtype=dtype)
+        fn = pipeline(model, made, schedule_of("1f1b", mesh[1], 2))
+        params = place(tiny_params(model), made, fn.layout, model)
+        state, curves[dtype] = optimizer.init(params), []
+        update = jax.jit(lambda grads, state, params: _apply(optimizer, grads, state, params))
+        for _ in range(20):
+            output, grads = fn(params, tiny_batch(4 * mesh[0]))
+            params, state = update(grads, state, params)
+            curves[dtype].append(float(output.loss))
+    assert curves["float32"][-1] < 0.9 * curves["float32"][0]
+    np.testing.assert_allclose(curves["bfloat16"], curves["float32"], rtol=0.01)
+
+
+def _apply(optimizer, grads, state, params):
+    updates, state = optimizer.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
 
 
 def test_without_layout_or_packing_layers_go_by_global_index():
