@@ -29,7 +29,7 @@ class Step:
       mesh: the device mesh.
       params, batch: ShapeDtypeStructs with shardings; layers packed, and apart where stages are unrolled.
       param_specs: as `value_and_grad` takes them.
-      remat: the policy.
+      remat, layers: as given.
       compile_s: seconds the compiler took.
     """
 
@@ -41,6 +41,7 @@ class Step:
     batch: Any
     param_specs: Any
     remat: str
+    layers: str
     compile_s: float
 
     @property
@@ -108,7 +109,7 @@ def compile_step(
     lowered = pipeline.run.lower(params, batch, None, tables)
     start = time.perf_counter()
     compiled = compile_for(mesh, lowered)
-    return Step(compiled, pipeline, model, mesh, params, batch, specs, remat, time.perf_counter() - start)
+    return Step(compiled, pipeline, model, mesh, params, batch, specs, remat, layers, time.perf_counter() - start)
 
 
 def _params(model, mesh, specs, layout, vocabulary, apart):

@@ -27,7 +27,8 @@ class StepBytes:
       payload: one microbatch's activation, what a message carries.
       slots: received and sent activations and gradients, and the residuals from F to I and W.
       stash: what crosses from I to W.
-      stage: temporaries and results of the hungriest action on one layer, or of the head.
+      stage: temporaries and results of the head, or of the hungriest action: on one layer where a loop goes over them,
+        on all of a stage's where they are unrolled.
       residual: the largest array that is kept for one layer and microbatch.
       relayout: the largest copy in the programs of one layer alone: what its own mathematics moves.
       buffers: shapes on one device of what lives from tick to tick: slots, and stacked parameters and gradients.
@@ -56,12 +57,13 @@ def step_bytes(step):
     # Each buffer of payloads has a spare slot, and F and I each hand one to the messages.
     payloads = plan.num_slots["act"] + plan.num_slots["grad"] + 4
     copies = [largest(moves(part.as_text(), in_loop=False), "copy") for part in parts]
-    working = [temporary_bytes(part) + part.memory_analysis().output_size_in_bytes for part in parts]
+    *layer, head = [temporary_bytes(part) + part.memory_analysis().output_size_in_bytes for part in parts]
+    at_once = depth if step.layers == "unroll" else 1
     return StepBytes(
         payload=payload,
         slots=payloads * payload + sum(of_pool[name] for name in POOLS if name != "IW"),
         stash=of_pool["IW"],
-        stage=max(working),
+        stage=max(at_once * max(layer), head),
         residual=max(map(bytes_per_device, jax.tree.leaves(pools)), default=0),
         relayout=max(copies),
         buffers=_buffers(step, pools, x, depth),
