@@ -240,6 +240,7 @@ def _step(options, plan, layout, params, batch, key, tables):
         depths=Depths(layout.first, *(tuple(f(axis=0).tolist()) for f in (layout.count.min, layout.count.max))),
         unroll=options.unroll,
         num_rows=num_rows,
+        pin=options.mesh.devices.flat[0].platform != "cpu",
         train=options.train,
     )
 

@@ -51,6 +51,7 @@ class Program:
     depths: Depths
     unroll: bool
     num_rows: int  # of a microbatch on one data rank
+    pin: bool  # keep what the pools hold row-major
     train: bool = True
 
 
@@ -82,7 +83,7 @@ def tick(program, inputs, row, pattern, state):
         with jax.named_scope(kind):
             for chunk, flag in _cases(program, kind, columns):
                 args = (program, inputs) if chunk is None else (program, inputs, chunk)
-                touched = run_once(flag, lambda c, at, args=args: body(*args, at, c), touched, columns)
+                touched = run_once(flag, lambda c, at, args=args: _chained(body(*args, at, c)), touched, columns)
         return {**state, **touched}
 
     kept = ("FR", "FI", "FW") if program.train else ()
@@ -99,6 +100,11 @@ def tick(program, inputs, row, pattern, state):
     if program.train:
         state = act("W", ("FW", "RW", "IW", "grads"), _weight_grad, state)
     return state
+
+
+def _chained(carry):
+    """Slots that an action only reads look the same before and after it: without this, XLA copies them."""
+    return {**carry, **{name: lax.optimization_barrier(carry[name]) for name in ("act", "grad") if name in carry}}
 
 
 def _cases(program, kind, columns):
@@ -172,7 +178,11 @@ def _forward(program, inputs, chunk, at, c):
             x, more = program.split.evaluate(p, x, side, keys)
             return x, aux + more, pools
         x, more, kept = program.split.forward(p, x, side, keys)
-        return x, aux + more, {name: store(pools[name], kept[name], at[f"F.{name}"], l) for name in names}
+        return (
+            x,
+            aux + more,
+            {name: store(pools[name], kept[name], at[f"F.{name}"], l, pin=program.pin) for name in names},
+        )
 
     start = load(c["act"], at["F.in"]), c["aux"], {name: c[name] for name in names}
     x, aux, pools = _over_layers(program, inputs, chunk, at, layer, start)
@@ -219,9 +229,9 @@ def _loss_alone(program, p_head, y, labels):
 def _recompute(program, inputs, chunk, at, c):
     def layer(l, row, at, pools):
         p, side, keys = _layer_inputs(program, inputs, row, at["R.microbatch"])
-        kept = {name: load(c[name], at[f"R.{name}"], l) for name in ("FR", "FI", "FW")}
+        kept = {name: load(c[name], at[f"R.{name}"], l, pin=program.pin) for name in ("FR", "FI", "FW")}
         made = program.split.recompute(p, side, keys, kept)
-        return {name: store(pools[name], made[name], at[f"R.{name}"], l) for name in ("RI", "RW")}
+        return {name: store(pools[name], made[name], at[f"R.{name}"], l, pin=program.pin) for name in ("RI", "RW")}
 
     pools = _over_layers(program, inputs, chunk, at, layer, {name: c[name] for name in ("RI", "RW")})
     return {**c, **pools}
@@ -231,9 +241,9 @@ def _input_grad(program, inputs, chunk, at, c):
     def layer(l, row, at, state):
         ct, stash, grads = state
         p, side, keys = _layer_inputs(program, inputs, row, at["I.microbatch"])
-        kept = {name: load(c[name], at[f"I.{name}"], l) for name in ("FI", "FW", "RI", "RW")}
+        kept = {name: load(c[name], at[f"I.{name}"], l, pin=program.pin) for name in ("FI", "FW", "RI", "RW")}
         dx, made, early = program.split.input_grad(p, side, keys, ct, inputs.aux_weight, kept)
-        return dx, store(stash, made["IW"], at["I.IW"], l), _accumulate(program, grads, early, row)
+        return dx, store(stash, made["IW"], at["I.IW"], l, pin=program.pin), _accumulate(program, grads, early, row)
 
     start = load(c["grad"], at["I.in"]), c["IW"], c["grads"]["layers"]
     dx, stash, layers = _over_layers(program, inputs, chunk, at, layer, start, reverse=True)
@@ -244,7 +254,7 @@ def _input_grad(program, inputs, chunk, at, c):
 def _weight_grad(program, inputs, chunk, at, c):
     def layer(l, row, at, grads):
         p, side, keys = _layer_inputs(program, inputs, row, at["W.microbatch"])
-        kept = {name: load(c[name], at[f"W.{name}"], l) for name in ("FW", "RW", "IW")}
+        kept = {name: load(c[name], at[f"W.{name}"], l, pin=program.pin) for name in ("FW", "RW", "IW")}
         late = program.split.weight_grad(p, side, keys, inputs.aux_weight, kept)
         return _accumulate(program, grads, late, row)
 

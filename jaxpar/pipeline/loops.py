@@ -9,6 +9,8 @@ of the loop and runs it always), and only the buffers that the body touches are 
 import jax
 from jax import lax
 
+from jaxpar import compat
+
 
 def run_once(flag, body, carry, indices):
     """``body(carry, indices)`` where ``flag`` (int32, 0 or 1) is set, else ``carry`` untouched and no work done."""
@@ -20,31 +22,33 @@ def run_once(flag, body, carry, indices):
     return lax.fori_loop(0, flag, step, carry)
 
 
-def load(buffer, *index):
+def load(buffer, *index, pin=False):
     """Element ``buffer[index]`` of each leaf, the leading dims indexed by ints or int32 scalars.
 
     In a dim of size one XLA drops the index, and with it what may tie the load to its run-once loop: all that follows
-    from the value would be hoisted and run in every tick. Where no other index does, the value itself passes a barrier.
+    from the value would be hoisted and run in every tick. Where no other index does, the buffer passes a barrier.
+
+    Args:
+      pin: keep the value row-major, so that no compiler turns the whole buffer to please one reader.
     """
     traced = [number for number, i in enumerate(index) if isinstance(i, jax.Array)]
 
     def leaf(a):
-        loose = all(a.shape[number] == 1 for number in traced)
-        for number, i in enumerate(index):
-            a = lax.dynamic_index_in_dim(a, i, 0, keepdims=False)
-            if loose and number in traced:
-                a, _ = lax.optimization_barrier((a, i))
-        return a
+        if traced and all(a.shape[number] == 1 for number in traced):
+            a, _ = lax.optimization_barrier((a, index[traced[0]]))
+        rest = a.shape[len(index) :]
+        a = lax.dynamic_slice(a, (*index, *[0] * len(rest)), (*[1] * len(index), *rest)).reshape(rest)
+        return compat.row_major(a) if pin else a
 
     return jax.tree.map(leaf, buffer)
 
 
-def store(buffer, value, *index):
+def store(buffer, value, *index, pin=False):
     """``buffer`` with ``buffer[index] = value``, leaf by leaf; in place where the buffer is a loop's carry."""
 
     def leaf(a, v):
-        v = v.reshape((1,) * len(index) + v.shape)
-        return lax.dynamic_update_slice(a, v.astype(a.dtype), (*index, *[0] * (a.ndim - len(index))))
+        v = compat.row_major(v.astype(a.dtype)) if pin else v.astype(a.dtype)
+        return lax.dynamic_update_slice(a, v.reshape((1,) * len(index) + v.shape), (*index, *[0] * v.ndim))
 
     return jax.tree.map(leaf, buffer, value)
 

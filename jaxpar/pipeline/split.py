@@ -216,7 +216,7 @@ def _partition(graph, groups, outputs):
     recomputed = _frontier(graph, in_i | in_w, ends, again)
     kept = _frontier(graph, in_i | in_w | makes(recomputed, again), ends, forward)
     kept = _thin(graph, kept, forward, CHEAP)
-    recomputed = _thin(graph, recomputed, again, CHEAP, also=kept)
+    recomputed = _thin(graph, recomputed, again, CHEAP, also=kept, sources=VIEWS)
 
     aux, saved = groups["ct_aux"], [*kept, *recomputed]
     w = cut(graph, dp_late, [*known, *aux, *saved, *stash])
@@ -250,7 +250,7 @@ def _frontier(graph, inside, outputs, wanted):
     return list(found)
 
 
-def _thin(graph, keep, wanted, cheap, also=()):
+def _thin(graph, keep, wanted, cheap, also=(), sources=None):
     """Drops from ``keep`` what follows cheaply from the rest, and keeps a view's source in its place.
 
     Args:
@@ -258,10 +258,12 @@ def _thin(graph, keep, wanted, cheap, also=()):
         can be had again from parameters and side inputs.
       cheap: names of the primitives that may be run again.
       also: variables kept in another pool.
+      sources: names of the primitives whose source may be kept in place of the result; default: ``cheap``.
     """
     producers = graph.producers()
     order = {v: n for n, eqn in enumerate(graph.equations) for v in eqn.outputs}
-    kept = dict.fromkeys(_source(v, producers, wanted) for v in keep)
+    through = cheap if sources is None else sources
+    kept = dict.fromkeys(_source(v, producers, wanted, through) for v in keep)
     also = set(also)
 
     def follows(v):
@@ -278,13 +280,13 @@ def _thin(graph, keep, wanted, cheap, also=()):
     return sorted(kept, key=lambda v: order.get(v, -1))
 
 
-def _source(v, producers, wanted):
-    """Up through views to the smallest value that v is a view of."""
-    while v in producers and producers[v].name in VIEWS:
-        sources = producers[v].variables()
-        if len(sources) != 1 or sources[0] not in wanted or sources[0].num_bytes > v.num_bytes:
+def _source(v, producers, wanted, through):
+    """Up through the primitives ``through`` to the smallest single value that v follows from."""
+    while v in producers and producers[v].name in through:
+        lost = {u for u in producers[v].variables() if u in wanted}
+        if len(lost) != 1 or next(iter(lost)).num_bytes > v.num_bytes:
             break
-        v = sources[0]
+        (v,) = lost
     return v
 
 
