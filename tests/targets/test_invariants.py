@@ -25,7 +25,7 @@ LAYERS_PER_RANK = 2
 pytestmark = pytest.mark.targets
 needs_layouts = pytest.mark.skipif(
     tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11),
-    reason="before jax 0.11 the partitioner gathers an array whose layout is pinned, so none is",
+    reason="before jax 0.11 the partitioner gathers an array whose layout is pinned, so none is, and whole pools are turned",
 )
 
 
@@ -53,6 +53,7 @@ def report(request):
     return compiled(*request.param)
 
 
+@needs_layouts
 def test_temporaries_are_slots_stash_and_one_stage(report):
     assert report["temp_bytes"] <= 1.3 * report["expected_bytes"]["total"], report
 
