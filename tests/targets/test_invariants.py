@@ -25,7 +25,7 @@ LAYERS_PER_RANK = 2
 pytestmark = pytest.mark.targets
 needs_layouts = pytest.mark.skipif(
     tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11),
-    reason="before jax 0.11 the partitioner gathers an array whose layout is pinned, so none is, and whole pools are turned",
+    reason="before jax 0.11 layouts cannot be pinned (the partitioner gathers), and whole pools are turned",
 )
 
 
