@@ -22,8 +22,8 @@ def get_config():
     config.data.seq_len = 128
     config.data.max_held_out_bytes = 65_536
     config.train.global_batch = 8
-    config.train.num_steps = 1200
-    config.train.eval_every = 400
+    config.train.num_steps = 900
+    config.train.eval_every = 300
     config.optimizer.peak_rate = 3e-3
     config.optimizer.warmup_steps = 50
     config.optimizer.final_rate_ratio = 0.05
