@@ -236,7 +236,7 @@ def _step(options, plan, layout, params, batch, key, tables):
         loss=options.loss,
         tied=options.tied,
         vocabulary=options.vocabulary,
-        last_rank=_last_rank(plan),
+        last_rank=layout.last_rank,
         depths=Depths(layout.first, *(tuple(f(axis=0).tolist()) for f in (layout.count.min, layout.count.max))),
         unroll=options.unroll,
         num_rows=num_rows,
@@ -295,11 +295,6 @@ def _count_tokens(options, params, batch):
         )
     number = jnp.asarray(count.run(*[allowed[v] for v in count.inputs])[0])
     return number.astype(jnp.float32 if jnp.issubdtype(number.dtype, jnp.floating) else jnp.int32)
-
-
-def _last_rank(plan):
-    backwards = plan.placement == "v" and (plan.num_chunks - 1) % 2
-    return 0 if backwards else plan.num_ranks - 1
 
 
 def _start(options, plan, layout, split, params, x):

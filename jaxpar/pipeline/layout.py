@@ -86,6 +86,12 @@ class Layout:
         backwards = self.placement == "v" and chunk % 2
         return chunk * self.num_ranks + (self.num_ranks - 1 - rank if backwards else rank)
 
+    @property
+    def last_rank(self):
+        """The rank that owns the last stage."""
+        chunk = self.num_chunks - 1
+        return next(r for r in range(self.num_ranks) if self.stage_of(r, chunk) == len(self.stage_layers) - 1)
+
     @functools.cached_property
     def count(self):
         """int32 [P, V]: layers of each rank's chunks."""

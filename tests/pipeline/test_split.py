@@ -164,7 +164,7 @@ def test_a_layer_that_can_be_cut_is_silent():
     layer, p = _decoder_layer()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        split_layer(layer, p, jnp.ones((ROWS, SEQ_LEN, WIDTH)), SIDE, None)
+        assert split_layer(layer, p, jnp.ones((ROWS, SEQ_LEN, WIDTH)), SIDE, None).flops["W"] > 0
         split_layer(lambda p, x, side, rng: 2 * x + jnp.sum(p["none"]), {"none": jnp.ones(0)}, jnp.ones(3), {}, None)
 
 
