@@ -22,26 +22,72 @@ def place(name, orders, last_stage, vocabulary=None):
     Raises:
       ScheduleError: the orders wait for each other for ever; names the actions that do.
     """
-    done = set()
-    position = [0] * len(orders)
-    remaining = sum(map(len, orders))
-    ticks = []
-    while remaining:
-        row = []
-        for rank, order in enumerate(orders):
-            at = position[rank]
-            ready = at < len(order) and _missing(order[at], done, last_stage, vocabulary) is None
-            row.append(order[at] if ready else ())
-            if ready:
-                position[rank] += 1
-        ran = [action for cell in row for action in cell]
-        if not ran:
-            raise _deadlock(name, orders, position, done, last_stage, vocabulary)
-        for action in ran:
-            done.update(action.parts())
-        remaining -= sum(1 for cell in row if cell)
-        ticks.append(tuple(row))
-    return tuple(ticks)
+    numbered = _number(orders, last_stage, vocabulary)
+    placed = [[] for _ in orders]  # the tick of each cell that has one
+    done = {}  # number of an action -> its tick
+    waiting = {}  # number of an input -> the ranks that cannot go on without it
+    awake = list(range(len(orders)))
+    while awake:
+        rank = awake.pop()
+        needed = _run_ahead(numbered[rank], placed[rank], done, waiting, awake)
+        if needed is not None:
+            waiting.setdefault(needed, []).append(rank)
+    if any(len(order) > len(ticks) for order, ticks in zip(orders, placed, strict=True)):
+        raise _deadlock(name, orders, list(map(len, placed)), last_stage, vocabulary)
+    rows = [[()] * len(orders) for _ in range(1 + max((ticks[-1] for ticks in placed if ticks), default=-1))]
+    for rank, (order, ticks) in enumerate(zip(orders, placed, strict=True)):
+        for cell, tick in zip(order, ticks, strict=True):
+            rows[tick][rank] = cell
+    return tuple(map(tuple, rows))
+
+
+def _number(orders, last_stage, vocabulary):
+    """numbered[rank]: for each cell its inputs from outside and its actions, as ints (quicker than Actions).
+
+    A B has the number of its I, which is the part that others wait for.
+    """
+    width = 1 + max((action.microbatch for order in orders for cell in order for action in cell), default=0)
+    base = {kind: at * (last_stage + 1) * width for at, kind in enumerate("FIEHRWG")}
+    base["B"] = backward = base["I"]
+
+    def number(action):
+        return base[action.kind] + action.stage * width + action.microbatch
+
+    def one(cell):
+        stage, kind, microbatch = cell[0]
+        if len(cell) == 1 and vocabulary is None and kind in "FB":
+            # Nearly all cells of the unsplit schedules: what inputs() says, without its objects. F's base is 0.
+            here = stage * width + microbatch
+            if kind == "F":
+                return ((here - width,) if stage else ()), (here,)
+            gradient = backward + here
+            return ((here, gradient + width) if stage < last_stage else (here,)), (gradient,)
+        needs, own = [], []
+        for action in cell:
+            needs += [n for n in map(number, inputs(action, last_stage, vocabulary)) if n not in own]
+            own.append(number(action))
+        return needs, own
+
+    return [[one(cell) for cell in order] for order in orders]
+
+
+def _run_ahead(cells, ticks, done, waiting, awake):
+    """Place a rank's cells until one misses an input, which is returned; wakes the ranks that waited for any."""
+    tick = ticks[-1] if ticks else -1
+    for at in range(len(ticks), len(cells)):
+        needs, own = cells[at]
+        tick += 1
+        for needed in needs:
+            if needed not in done:
+                return needed
+            if done[needed] >= tick:
+                tick = done[needed] + 1
+        ticks.append(tick)
+        for number in own:
+            done[number] = tick
+            if number in waiting:
+                awake += waiting.pop(number)
+    return None
 
 
 def _missing(cell, done, last_stage, vocabulary):
@@ -56,8 +102,10 @@ def _missing(cell, done, last_stage, vocabulary):
     return None
 
 
-def _deadlock(name, orders, position, done, last_stage, vocabulary):
+def _deadlock(name, orders, position, last_stage, vocabulary):
     """The error for ranks that wait for each other: follow who waits for whom until it goes round or ends."""
+    ran = [cell for order, at in zip(orders, position, strict=True) for cell in order[:at]]
+    done = {part for cell in ran for action in cell for part in action.parts()}
     left = [order[at:] for order, at in zip(orders, position, strict=True)]
     holder = {part: r for r, cells in enumerate(left) for cell in cells for action in cell for part in action.parts()}
     rank = next(r for r, cells in enumerate(left) if cells)
