@@ -24,3 +24,13 @@ def row_major(a):
 
     order = sorted(range(a.ndim), key=lambda dim: a.shape[dim] > 1)
     return with_layout_constraint(a, Layout(major_to_minor=tuple(order)))
+
+
+def overlap_options(mesh):
+    """Compiler options that let both of a tick's messages run beside its work; None where none is needed.
+
+    Why: XLA keeps one collective in flight on a GPU unless told otherwise, and makes the second synchronous. The option
+    is experimental. It goes to the outermost ``jit`` or ``compile`` alone.
+    """
+    on_gpu = mesh.devices.flat[0].platform in ("gpu", "cuda", "rocm")
+    return {"xla_gpu_experimental_parallel_collective_overlap_limit": 2} if on_gpu else None

@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxpar.config import build_schedule
 from jaxpar.mesh import make_mesh
 from jaxpar.models.decoder import DecoderConfig, decoder
-from jaxpar.pipeline import Layout, value_and_grad
-from jaxpar.sharding import TENSOR_RULES
+from jaxpar.pipeline import Layout
 from jaxpar.train.evaluate import make_loss_fn
+from jaxpar.train.grads import make_grad_fn
 from jaxpar.train.optimizer import make_optimizer
 from jaxpar.train.state import init_state, state_shardings
 from jaxpar.train.step import make_train_step
@@ -67,19 +67,14 @@ def assemble(config):
     layout = Layout.of(schedule, config.model.num_layers, pipeline.stage_layers or None)
     split_ways = sizes.tensor * (sizes.pipe if pipeline.vocabulary == "pipe" else 1)
     model = decoder(DecoderConfig(**dataclasses.asdict(config.model)), vocab_multiple=split_ways)
-    grad_fn = value_and_grad(
-        model.layer,
-        model.loss,
+    grad_fn = make_grad_fn(
+        model,
         schedule,
         mesh,
-        embed=model.embed,
-        param_specs=TENSOR_RULES.specs(model.dims),
+        layout=layout,
         remat=pipeline.remat,
         layers=pipeline.layers,
         vocabulary=pipeline.vocabulary,
-        tied=model.tied,
-        layout=layout,
-        packed=True,
     )
     optimizer, rate_fn = make_optimizer(config.optimizer, config.train.num_steps)
     shardings = state_shardings(

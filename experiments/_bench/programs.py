@@ -16,9 +16,10 @@ from jaxpar.accounting.memory import temporary_bytes
 from jaxpar.mesh import make_mesh
 from jaxpar.models.decoder import DecoderConfig, decoder
 from jaxpar.models.model import init_params
-from jaxpar.pipeline import Layout, value_and_grad
+from jaxpar.pipeline import Layout
 from jaxpar.schedule import build
 from jaxpar.sharding import param_shardings
+from jaxpar.train.grads import make_grad_fn
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,18 +95,7 @@ def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll"):
     mesh = _mesh(size.num_ranks)
     table = build(schedule, size.num_ranks, case.num_microbatches, num_chunks_of(schedule))
     layout = Layout.of(table, size.num_layers)
-    step = value_and_grad(
-        model.layer,
-        model.loss,
-        table,
-        mesh,
-        embed=model.embed,
-        layers=layers,
-        vocabulary=vocabulary,
-        tied=model.tied,
-        layout=layout,
-        packed=True,
-    )
+    step = make_grad_fn(model, table, mesh, layout=layout, layers=layers, vocabulary=vocabulary)
     packed = {**case.params, "layers": layout.pack(case.params["layers"])}
     if layers == "unroll":
         packed["layers"] = layout.apart(packed["layers"])

@@ -20,7 +20,8 @@ from jaxpar.models.model import Model, embed_key, head_key, layer_key
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
 
 _MASKED = -1e30  # finite, so that no inf - inf can arise
-_MLP_GROUPS = 192  # at most; any tensor axis of 1, 2, 3, 4, 6, 8, ... that divides the MLP's width divides the groups
+_MOST_GROUPS = 192  # any tensor axis of 1, 2, 3, 4, 6, 8, ... that divides the MLP's width divides the groups
+_LEAST_GROUPS, _LANES = 16, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ class SwiGLU(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
         width, mlp_width = config.width, config.mlp_width
-        self.num_groups = math.gcd(mlp_width, _MLP_GROUPS)
+        self.num_groups = num_groups(mlp_width)
         self.gate_up = _linear(width, 2 * mlp_width, config, width, rngs)
         self.out = _linear(mlp_width, width, config, mlp_width * 2 * config.num_layers, rngs)
 
@@ -120,6 +121,17 @@ class SwiGLU(nnx.Module):
         gate_up_BTGCS = self.gate_up(x_BTD).reshape(*x_BTD.shape[:2], self.num_groups, 2, -1)
         hidden_BTGS = jax.nn.silu(gate_up_BTGCS[..., 0, :]) * gate_up_BTGCS[..., 1, :]
         return self.out(hidden_BTGS.reshape(*x_BTD.shape[:2], -1))
+
+
+def num_groups(mlp_width):
+    """How many groups the MLP's columns come in: a tensor axis that divides it splits between groups.
+
+    As many as 192 where the width allows; but groups of whole vector registers (128 lanes of a TPU), where that still
+    leaves 16 of them: splitting gate from up then moves nothing inside a register.
+    """
+    most = math.gcd(mlp_width, _MOST_GROUPS)
+    aligned = [n for n in range(_LEAST_GROUPS, most + 1) if most % n == 0 and mlp_width // n % _LANES == 0]
+    return max(aligned, default=most)
 
 
 class DecoderLayer(nnx.Module):

@@ -17,12 +17,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from jaxpar.pipeline.buffers import stack, unstack, zeros_at_start
 from jaxpar.pipeline.checks import check_arguments, check_batch, check_params, check_tables, count_layers
 from jaxpar.pipeline.graph import cut, trace
-from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick
+from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick, with_tied
 from jaxpar.pipeline.layout import Layout
 from jaxpar.pipeline.remat import checkpointed
-from jaxpar.pipeline.split import POOLS, split_layer
+from jaxpar.pipeline.split import split_layer
 from jaxpar.schedule.plan import Plan
 
 
@@ -220,7 +221,7 @@ def _step(options, plan, layout, params, batch, key, tables):
     num_tokens = lax.psum(_count_tokens(options, params, batch), DATA)
     num_data = options.mesh.shape[DATA]
     inputs = Inputs(
-        params={**params, "layers": _unstack(params["layers"])} if options.unroll else params,
+        params={**params, "layers": unstack(params["layers"])} if options.unroll else params,
         batch=batch,
         key=key,
         count=tables["count"][0],
@@ -228,6 +229,7 @@ def _step(options, plan, layout, params, batch, key, tables):
         nat_weight=jnp.where(num_tokens > 0, 1.0 / num_tokens, 0.0).astype(jnp.float32),
         aux_weight=jnp.float32(1.0 / (plan.num_microbatches * num_data)) * (num_tokens > 0),
     )
+    accelerated = _is_accelerated(options.mesh)
     program = Program(
         columns=plan.columns,
         patterns=plan.patterns,
@@ -240,7 +242,8 @@ def _step(options, plan, layout, params, batch, key, tables):
         depths=Depths(layout.first, *(tuple(f(axis=0).tolist()) for f in (layout.count.min, layout.count.max))),
         unroll=options.unroll,
         num_rows=num_rows,
-        pin=options.mesh.devices.flat[0].platform != "cpu",
+        pin=accelerated,
+        exact_pairs=not accelerated,
         train=options.train,
     )
 
@@ -249,11 +252,16 @@ def _step(options, plan, layout, params, batch, key, tables):
         pattern = lax.dynamic_index_in_dim(tables["pattern"], t, 0, keepdims=False)
         return tick(program, inputs, row, pattern, state)
 
-    state = lax.fori_loop(0, tables["num_ticks"], body, _start(options, plan, layout, split, params, x))
+    state = lax.fori_loop(0, tables["num_ticks"], body, zeros_at_start(options, plan, layout, split, params, x))
     output, grads = _finish(options, inputs, num_tokens, state)
     if options.unroll and options.train:
-        grads = {**grads, "layers": _stack(grads["layers"], like=params["layers"])}
+        grads = {**grads, "layers": stack(grads["layers"], like=params["layers"])}
     return output, grads
+
+
+def _is_accelerated(mesh):
+    """Whether layouts and asynchronous messages matter."""
+    return mesh.devices.flat[0].platform != "cpu"
 
 
 def _trace_layer(options, params, batch, key, plan):
@@ -274,9 +282,7 @@ def _trace_layer(options, params, batch, key, plan):
 
 def _count_tokens(options, params, batch):
     """Counted tokens of this data rank's rows (float32 where the loss weighs them), before anything is computed."""
-    p_head = (
-        {**params["head"], **{name: params["embed"][name] for name in options.tied}} if options.tied else params["head"]
-    )
+    p_head = with_tied(params["head"], params["embed"], options.tied)
 
     def like(tree):
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
@@ -295,57 +301,6 @@ def _count_tokens(options, params, batch):
         )
     number = jnp.asarray(count.run(*[allowed[v] for v in count.inputs])[0])
     return number.astype(jnp.float32 if jnp.issubdtype(number.dtype, jnp.floating) else jnp.int32)
-
-
-def _start(options, plan, layout, split, params, x):
-    """Zeros. Slots as many as the plan says, and a spare one for payloads that nobody waits for."""
-    depth = int(layout.count.max())
-
-    def zeros(tree, *lead):
-        return jax.tree.map(lambda a: jnp.zeros((*lead, *a.shape), a.dtype), tree)
-
-    state = {
-        "act": zeros(x, plan.num_slots["act"] + 1),
-        "grad": zeros(x, plan.num_slots["grad"] + 1) if options.train else (),
-        "sent_act": zeros(x),
-        "nats": jnp.float32(0),
-        "aux": jnp.float32(0),
-        "grads": _zero_grads(options, params) if options.train else (),
-    }
-    if options.train:
-        state["sent_grad"] = zeros(x)
-        state.update({pool: zeros(split.pools[pool], max(1, plan.num_slots[pool]), depth) for pool in POOLS})
-    return state
-
-
-def _zero_grads(options, params):
-    """Float32, in the parameters' shardings over ``tensor``; a list of layers where stages are unrolled."""
-    if options.unroll:
-        params = {**params, "layers": _unstack(params["layers"])}
-    zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.float32), params)
-    if options.param_specs is None:
-        return zeros
-    specs = dict(options.param_specs)
-    if options.unroll:
-        specs["layers"] = [specs["layers"]] * len(zeros["layers"])
-    else:
-        specs["layers"] = jax.tree.map(lambda s: P(None, *s), specs["layers"], is_leaf=lambda s: isinstance(s, P))
-    return jax.tree.map(lambda z, s: lax.with_sharding_constraint(z, s), zeros, specs)
-
-
-def _unstack(layers):
-    """One tree a layer, from [N, ...] together or [1, ...] apart."""
-    if isinstance(layers, list):
-        return [jax.tree.map(lambda a: a[0], layer) for layer in layers]
-    num_rows = jax.tree.leaves(layers)[0].shape[0]
-    return [jax.tree.map(lambda a, n=n: a[n], layers) for n in range(num_rows)]
-
-
-def _stack(layers, like):
-    """The inverse of ``_unstack``."""
-    if isinstance(like, list):
-        return [jax.tree.map(lambda a: a[None], layer) for layer in layers]
-    return jax.tree.map(lambda *rows: jnp.stack(rows), *layers)
 
 
 def _finish(options, inputs, num_tokens, state):

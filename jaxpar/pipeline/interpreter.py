@@ -13,6 +13,7 @@ Columns of the plan are read as ``at["F.in"]``; see `jaxpar.schedule.plan.Plan`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ class Program:
     unroll: bool
     num_rows: int  # of a microbatch on one data rank
     pin: bool  # keep what the pools hold row-major
+    exact_pairs: bool  # a tick's messages are permutes of its own senders and receivers; else of all there ever are
     train: bool = True
 
 
@@ -192,30 +194,32 @@ def _forward(program, inputs, chunk, at, c):
 def _head(program, inputs, at, c):
     labels = rows_of(inputs.batch["labels"], at["H.microbatch"], program.num_rows)
     y = load(c["act"], at["H.in"])
-    grads = c["grads"]
-    tables = {name: inputs.params["embed"][name] for name in program.tied}
-    p_head = {**inputs.params["head"], **tables} if tables else inputs.params["head"]
+    p_head = with_tied(inputs.params["head"], inputs.params["embed"], program.tied)
     if not program.train:
         nats = _loss_alone(program, p_head, y, labels)
         return {**c, "nats": c["nats"] + nats}
+    grads = c["grads"]
+    so_far = with_tied(grads["head"], grads["embed"], program.tied)
     if program.vocabulary == "pipe":
         y = _broadcast(y, program.last_rank)
-        so_far = {**grads["head"], **{name: grads["embed"][name] for name in tables}}
         nats, _, dy, d_head = split_loss(
             program.loss, p_head, y, labels, inputs.nat_weight, so_far, program.last_rank, PIPE
         )
     else:
         nats, vjp, _ = jax.vjp(lambda p, y: program.loss(p, y, labels), p_head, y, has_aux=True)
         d_head, dy = vjp(inputs.nat_weight.astype(nats.dtype))
-        so_far = {**grads["head"], **{name: grads["embed"][name] for name in tables}} if tables else grads["head"]
         d_head = _add(so_far, d_head)
-    if tables:
-        embed = {**grads["embed"], **{name: d_head[name] for name in tables}}
-        head = {name: value for name, value in d_head.items() if name not in tables}
-        grads = {**grads, "embed": embed, "head": head}
-    else:
-        grads = {**grads, "head": d_head}
+    if program.tied:
+        embed = {**grads["embed"], **{name: d_head[name] for name in program.tied}}
+        grads = {**grads, "embed": embed}
+        d_head = {name: value for name, value in d_head.items() if name not in program.tied}
+    grads = {**grads, "head": d_head}
     return {**c, "grad": store(c["grad"], dy, at["H.out"]), "grads": grads, "nats": c["nats"] + nats}
+
+
+def with_tied(head, embed, tied):
+    """The head's parameters (or gradients) with the embedding's tables that it shares."""
+    return {**head, **{name: embed[name] for name in tied}} if tied else head
 
 
 def _loss_alone(program, p_head, y, labels):
@@ -305,15 +309,27 @@ def _accumulate(program, grads, updates, row):
 
 
 def _messages(program, at, pattern, state):
-    """One hop on every channel that the schedule uses."""
+    """One hop on every channel that the schedule uses.
+
+    With exact pairs a rank waits for no payload that it does not need, but a permute inside a branch of a switch has
+    nothing to hide behind: compilers make it synchronous. The other way is one permute of all pairs in every tick;
+    it runs beside the tick's W, and where nobody sends, what arrives goes to the spare slot.
+    """
     out = dict(state)
     for number, channel in enumerate(CHANNELS):
         patterns, buffer = program.patterns[number], channel[:-2]
         if len(patterns) == 1 or (buffer == "grad" and not program.train):
             continue
-        branches = [lambda x: x]
-        branches += [lambda x, p=pairs: jax.tree.map(lambda a: lax.ppermute(a, PIPE, p), x) for pairs in patterns[1:]]
+        sent = state[f"sent_{buffer}"]
         with jax.named_scope(f"send_{channel}"):
-            arrived = lax.switch(pattern[number], branches, state[f"sent_{buffer}"])
+            if program.exact_pairs:
+                hops = [lambda x: x, *(functools.partial(_hop, pairs) for pairs in patterns[1:])]
+                arrived = lax.switch(pattern[number], hops, sent)
+            else:
+                arrived = _hop(sorted({pair for pairs in patterns for pair in pairs}), sent)
             out[buffer] = store(out[buffer], arrived, at[f"{channel}.recv"])
     return out
+
+
+def _hop(pairs, payload):
+    return jax.tree.map(lambda a: lax.ppermute(a, PIPE, pairs), payload)

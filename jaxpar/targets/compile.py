@@ -10,9 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxpar.compat import overlap_options
 from jaxpar.models.model import init_params
-from jaxpar.pipeline import Layout, value_and_grad
+from jaxpar.pipeline import Layout
 from jaxpar.sharding import TENSOR_RULES, param_shardings
+from jaxpar.train.grads import make_grad_fn
 
 # Measuring kernels needs the GPU: take the compiler's first choice of each.
 _GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
@@ -84,22 +86,9 @@ def compile_step(
     """
     layout = layout or Layout.of(schedule, model.num_layers)
     specs = rules.specs(model.dims)
-    pipeline = value_and_grad(
-        model.layer,
-        model.loss,
-        schedule,
-        mesh,
-        embed=model.embed,
-        param_specs=specs,
-        remat=remat,
-        layers=layers,
-        vocabulary=vocabulary,
-        tied=model.tied,
-        layout=layout,
-        packed=True,
-    )
-    params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), layout.rows))
-    params = placed(params, param_shardings(mesh, specs, vocabulary))
+    options = {"remat": remat, "layers": layers, "vocabulary": vocabulary}
+    pipeline = make_grad_fn(model, schedule, mesh, rules=rules, layout=layout, **options)
+    params = _params(model, mesh, specs, layout, vocabulary, apart=layers == "unroll")
     tokens = jax.ShapeDtypeStruct((global_batch, seq_len), jnp.int32, sharding=NamedSharding(mesh, P("data")))
     batch = {"inputs": tokens, "labels": tokens}
     whole = NamedSharding(mesh, P())
@@ -122,8 +111,8 @@ def _params(model, mesh, specs, layout, vocabulary, apart):
 
 def compile_for(mesh, lowered):
     """`lowered.compile()` with the options that a target which is not here needs."""
-    on_gpu = mesh.devices.flat[0].platform in ("gpu", "cuda")
-    return lowered.compile(compiler_options=_GPU_OPTIONS if on_gpu else None)
+    options = overlap_options(mesh)  # None but for GPUs
+    return lowered.compile(compiler_options=options and {**options, **_GPU_OPTIONS})
 
 
 def placed(tree, where):

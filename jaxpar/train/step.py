@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxpar.compat import overlap_options
 from jaxpar.train.state import TrainState
 
 
@@ -55,5 +56,7 @@ def make_train_step(grad_fn, optimizer, rate_fn, shardings=None):
         }
         return new, metrics
 
-    out_shardings = None if shardings is None else (shardings, None)
-    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+    if shardings is None:
+        return jax.jit(step, donate_argnums=0)
+    options = overlap_options(jax.tree.leaves(shardings)[0].mesh)
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None), compiler_options=options)

@@ -9,7 +9,7 @@ import itertools
 import pytest
 from tiny import assert_exact, make_mesh, pipeline, schedule_of, tiny_decoder
 
-from jaxpar.pipeline import Layout
+from jaxpar.pipeline import Layout, executor
 from jaxpar.schedule import unify
 
 ONE_CHUNK = ("naive", "gpipe", "1f1b")
@@ -106,3 +106,11 @@ def test_the_head_may_lag_behind():
     mesh, model = make_mesh(1, 4, 1), tiny_decoder(4)
     schedule = schedule_of("1f1b", 4, 5, 1, None).with_vocabulary("pipe", head_lag=1)
     assert_exact(model, pipeline(model, mesh, schedule, vocabulary="pipe"), mesh, 5, "pipe")
+
+
+@pytest.mark.parametrize("layers", ["loop", "unroll"])
+def test_messages_and_layouts_as_on_accelerators(layers, monkeypatch):
+    monkeypatch.setattr(executor, "_is_accelerated", lambda mesh: True)
+    mesh, model = make_mesh(1, 4, 2), tiny_decoder(10)
+    fn = pipeline(model, mesh, schedule_of("interleaved_1f1b", 4, 5, 2), layers=layers)
+    assert_exact(model, fn, mesh, 5)

@@ -8,9 +8,9 @@ from reference import assert_grads_close, assert_loss_close, random_batch, rando
 
 from jaxpar import mesh as meshes
 from jaxpar.models.decoder import DecoderConfig, decoder
-from jaxpar.pipeline import Layout, value_and_grad
 from jaxpar.schedule import build
 from jaxpar.sharding import TENSOR_RULES, param_shardings
+from jaxpar.train.grads import make_grad_fn
 
 SEQ_LEN, VOCAB_SIZE, VOCAB_ROWS = 8, 13, 16  # 13 divides by nothing; 16 rows split over pipe x tensor of up to 8
 
@@ -75,19 +75,7 @@ def place(params, mesh, layout, model, vocabulary="ends", apart=False):
 
 def pipeline(model, mesh, schedule, layout=None, **options):
     """``value_and_grad`` for the tiny decoder, packed."""
-    layout = layout or Layout.of(schedule, model.num_layers)
-    return value_and_grad(
-        model.layer,
-        model.loss,
-        schedule,
-        mesh,
-        embed=model.embed,
-        param_specs=TENSOR_RULES.specs(model.dims),
-        tied=model.tied,
-        layout=layout,
-        packed=True,
-        **options,
-    )
+    return make_grad_fn(model, schedule, mesh, layout=layout, **options)
 
 
 def assert_exact(model, fn, mesh, num_rows, vocabulary="ends", plan=None, apart=False):
