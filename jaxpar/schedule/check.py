@@ -1,12 +1,14 @@
 """Is a schedule's table a valid order of its actions?"""
 
-from jaxpar.errors import ScheduleError
-from jaxpar.schedule.action import KINDS, PHASE, inputs
+from jaxpar.schedule.action import KINDS, PHASE, Action, inputs
+from jaxpar.schedule.refusal import Refusals, find, tick_and_rank
 
 _COLLECTIVE = "EHG"
+# Products V x cap are compared with whole numbers of chunks: thirds and the like may be off by a rounding.
+_ROUNDING = 1e-6
 
 
-def check(schedule, max_live=None):
+def check(schedule, max_live=None, where=tick_and_rank):
     """Refuse a table that misses, repeats, misplaces or mistimes an action.
 
     An input from another rank must have run in an earlier tick (it hops at the tick's end), one from the same rank in
@@ -16,44 +18,46 @@ def check(schedule, max_live=None):
       schedule: Schedule.
       max_live: None, or the most microbatches of a whole rank's activations (each chunk counts 1/V) that any rank may
         hold, from the start of F to the end of W.
+      where: (tick, rank) -> how the message names that cell.
 
     Raises:
-      ScheduleError: names the first wrong cell in order of ticks, then of ranks. First come actions that are not the
-        rank's own, come twice or out of a tick's order, then missing ones, then those that run before their input.
+      ScheduleError: names the first wrong cell in order of ticks, then of ranks, and draws its rank's row with the cell
+        marked. First come actions that are not the rank's own, come twice or out of a tick's order, then missing ones
+        (the mark is where it could go), then those that run before their input, then those over `max_live`.
     """
-    check_actions(schedule)
+    check_actions(schedule, where)
+    refusals = Refusals(schedule, where)
     done = {}
     for tick, row in enumerate(schedule.ticks):
         ran = []
         for rank, cell in enumerate(row):
             mine = [action for action in cell if schedule.owner(action) == rank]
-            _check_inputs(schedule, tick, rank, mine, done)
+            _check_inputs(refusals, (tick, rank), mine, done)
             ran += [part for action in mine for part in action.parts()]
         done.update(dict.fromkeys(ran, tick))
         if schedule.vocabulary == "pipe":
-            _check_collectives(schedule, tick, row)
+            _check_collectives(refusals, tick, row)
     if max_live is not None:
-        _check_live(schedule, max_live)
+        _check_live(refusals, max_live)
 
 
-def check_actions(schedule):
+def check_actions(schedule, where=tick_and_rank):
     """The part of check() that does not depend on when: every action once, on its rank, in the order of a tick.
 
     Raises:
       ScheduleError: as check().
     """
-    owned = [{s for s in range(schedule.num_stages) if schedule.locate(s)[0] == r} for r in range(schedule.num_ranks)]
+    refusals = Refusals(schedule, where)
     seen = [set() for _ in range(schedule.num_ranks)]
     for tick, row in enumerate(schedule.ticks):
         if len(row) != schedule.num_ranks:
-            cells = f"has {len(row)} cells at tick {tick}"
-            raise _error(
-                schedule, cells, f"there are {schedule.num_ranks} ranks", "Give each rank a cell, empty if idle"
-            )
+            rule, reason = f"has {len(row)} cells at tick {tick}", f"there are {schedule.num_ranks} ranks"
+            raise refusals.error(rule, reason, "Give each rank a cell, empty if idle")
+    for tick, row in enumerate(schedule.ticks):
         for rank, cell in enumerate(row):
             if cell:
-                _check_cell(schedule, tick, rank, cell, owned[rank], seen[rank])
-    _check_complete(schedule, seen)
+                _check_cell(refusals, (tick, rank), cell, seen[rank])
+    _check_complete(refusals, seen)
 
 
 def live_activations(schedule):
@@ -71,117 +75,135 @@ def live_activations(schedule):
     return live
 
 
-def _error(schedule, rule, reason, remedy):
-    return ScheduleError(f"pipeline.schedule={schedule.name} {rule}: {reason}. {remedy}.")
-
-
-def _check_cell(schedule, tick, rank, cell, owned, seen):
+def _check_cell(refusals, at, cell, seen):
     """Each action is one of the rank's, once, in the tick's order, one of a kind."""
-    place = f"at tick {tick} on rank {rank}"
-    phase = -1
+    schedule, phase = refusals.schedule, -1
     for action in cell:
         stage, kind, microbatch = action
         if kind not in KINDS or not (0 <= stage < schedule.num_stages and 0 <= microbatch < schedule.num_microbatches):
-            limits = f"{schedule.num_stages} stages and {schedule.num_microbatches} microbatches"
-            raise _error(schedule, f"has {action} {place}", f"there are {limits}", "Remove it")
+            limits = f"there are {schedule.num_stages} stages and {schedule.num_microbatches} microbatches"
+            raise refusals.at(action, at, limits, "Remove it")
         if kind in _COLLECTIVE:
-            _check_vocabulary_action(schedule, place, action, owned)
-        elif stage not in owned:
-            owner = schedule.locate(stage)[0]
-            raise _error(schedule, f"has {action} {place}", f"rank {owner} owns stage {stage}", "Move it there")
+            _check_vocabulary_action(refusals, at, action)
+        elif schedule.locate(stage)[0] != at[1]:
+            raise refusals.at(action, at, f"rank {schedule.locate(stage)[0]} owns stage {stage}", "Move it there")
         for part in action.parts():
             if part in seen:
-                raise _error(schedule, f"has {action} {place}, twice", "each action runs once", "Remove one")
+                raise _twice(refusals, at, action, part)
             seen.add(part)
             if PHASE[part.kind] <= phase:
-                cells = " ".join(map(str, cell))
                 order = "a rank runs at most one action of each kind a tick, in the order E F H R I G W (B is I and W)"
-                raise _error(schedule, f"has {cells} {place}", order, f"Move {action} to another tick")
+                raise refusals.at(" ".join(map(str, cell)), at, order, f"Move {action} to another tick")
             # A B's W runs after the hop, so G may follow B in the cell, and only another W may not.
             phase = PHASE[part.kind] if part.kind == action.kind else PHASE["I"]
     if sum(action.kind in "BW" for action in cell) > 1:
-        raise _error(schedule, f"has {' '.join(map(str, cell))} {place}", "a B is an I and a W", "Move one of them")
+        raise refusals.at(" ".join(map(str, cell)), at, "a B is an I and a W", "Move one of them")
 
 
-def _check_vocabulary_action(schedule, place, action, owned):
+def _twice(refusals, at, action, part):
+    first, earlier = next(
+        (tick, other)
+        for tick, row in enumerate(refusals.schedule.ticks)
+        for other in row[at[1]]
+        if part in other.parts()
+    )
+    named = f"{earlier} is at tick {first} already" + ("" if earlier == action else " (a B is an I and a W)")
+    return refusals.at(action, at, f"each action runs once, and {named}", "Remove one", rule=", twice")
+
+
+def _check_vocabulary_action(refusals, at, action):
+    schedule = refusals.schedule
     stage = schedule.num_stages - 1 if action.kind == "H" else 0
     if schedule.vocabulary is None:
-        raise _error(schedule, f"has {action} {place}", "its vocabulary is None", "Build it with with_vocabulary")
+        raise refusals.at(action, at, "its vocabulary is None", "Build it with with_vocabulary")
     if action.stage != stage:
-        raise _error(schedule, f"has {action} {place}", f"{action.kind} belongs to stage {stage}", "Renumber it")
-    if schedule.vocabulary == "ends" and stage not in owned:
-        owner = schedule.locate(stage)[0]
-        raise _error(schedule, f"has {action} {place}", f"rank {owner} owns stage {stage}", "Move it there")
+        raise refusals.at(action, at, f"{action.kind} belongs to stage {stage}", "Renumber it")
+    if schedule.vocabulary == "ends" and schedule.locate(stage)[0] != at[1]:
+        raise refusals.at(action, at, f"rank {schedule.locate(stage)[0]} owns stage {stage}", "Move it there")
 
 
-def _check_inputs(schedule, tick, rank, cell, done):
+def _check_inputs(refusals, at, cell, done):
     """Every input ran in an earlier tick, or on this rank in an earlier phase of this one."""
-    here = {}
+    schedule, here = refusals.schedule, {}
     for action in cell:
         for needed in inputs(action, schedule.num_stages - 1, schedule.vocabulary):
             if needed not in done and here.get(needed, 99) >= PHASE[action.kind]:
-                when, where = _find(schedule, needed)
-                raise _error(
-                    schedule,
-                    f"has {action} at tick {tick} on rank {rank} before its input {needed}",
-                    f"{needed} runs at tick {when} on rank {where}",
-                    f"Move {action} later or {needed} earlier",
-                )
+                raise _too_early(refusals, at, action, needed)
         if action.kind == "R" and action._replace(kind="I") in done:
-            raise _error(
-                schedule, f"has {action} at tick {tick} on rank {rank} after its I", "I uses it", "Move it earlier"
-            )
+            raise refusals.at(action, at, "I uses it", "Move it earlier", rule=" after its I")
         for part in action.parts():
             here[part] = PHASE[part.kind]
 
 
-def _find(schedule, part):
-    for tick, row in enumerate(schedule.ticks):
-        for rank, cell in enumerate(row):
-            if rank == schedule.owner(part) and any(part in action.parts() for action in cell):
-                return tick, rank
-    raise KeyError(part)
+def _too_early(refusals, at, action, needed):
+    owner = refusals.schedule.owner(needed)
+    tick, runs = find(refusals.schedule, needed)
+    what = f"{runs} runs at tick {tick} on rank {owner}"
+    if tick == at[0]:
+        what += " and arrives at the tick's end" if owner != at[1] else ", which is not earlier in the tick"
+    return refusals.at(action, at, what, f"Move {action} later or {runs} earlier", rule=f" before its input {needed}")
 
 
-def _check_collectives(schedule, tick, row):
+def _check_collectives(refusals, tick, row):
     first = [action for action in row[0] if action.kind in _COLLECTIVE]
     for rank, cell in enumerate(row):
         mine = [action for action in cell if action.kind in _COLLECTIVE]
         if mine != first:
-            odd = (set(mine) ^ set(first)).pop()
-            raise _error(
-                schedule,
+            odd = min(set(mine) ^ set(first))
+            raise refusals.error(
                 f"has {odd} at tick {tick} on one of ranks 0 and {rank} but not on the other",
                 "with vocabulary=pipe all ranks take part",
                 "Put it on every rank",
+                (tick, rank),
             )
 
 
-def _check_complete(schedule, seen):
-    """No action is missing."""
-    last = schedule.num_stages - 1
-    ends = {"E": [0], "H": [last], "G": [0]} if schedule.vocabulary else {}
-    wanted = {"F": range(last + 1), "I": range(last + 1), "W": range(last + 1)} | ends
-    for kind in wanted:
-        for stage in wanted[kind]:
+def _check_complete(refusals, seen):
+    """No action is missing; the first is named in an order in which they could run."""
+    schedule = refusals.schedule
+    stages = range(schedule.num_stages)
+    owners = [schedule.locate(stage)[0] for stage in stages]
+    wanted = [("F", stages), ("I", stages[::-1]), ("W", stages)]
+    if schedule.vocabulary:
+        wanted = [("E", stages[:1]), wanted[0], ("H", stages[-1:]), wanted[1], ("G", stages[:1]), wanted[2]]
+    for kind, of_kind in wanted:
+        for stage in of_kind:
             for microbatch in range(schedule.num_microbatches):
-                rank = schedule.locate(stage)[0]
-                if (stage, kind, microbatch) not in seen[rank]:
-                    name = f"{stage}{kind}{microbatch}"
-                    reason = "each action runs once" if kind != "W" else "every I has its W (a B is both)"
-                    raise _error(schedule, f"misses {name}", reason, f"Add it on rank {rank}")
+                if (stage, kind, microbatch) not in seen[owners[stage]]:
+                    raise _missing(refusals, Action(stage, kind, microbatch))
 
 
-def _check_live(schedule, max_live):
-    bound = max_live * schedule.num_chunks
-    live = live_activations(schedule)
-    over = [(rank, index) for rank, trace in enumerate(live) for index, n in enumerate(trace) if n > bound]
-    if over:
-        rank, index = over[0]
-        raise _error(
-            schedule,
-            f"holds {live[rank][index] / schedule.num_chunks:g} microbatches of activations on rank {rank} "
-            f"at {schedule.actions[rank][index]}",
-            f"max_live={max_live}",
-            "Choose a schedule that drains earlier or raise the bound",
-        )
+def _missing(refusals, action):
+    """The error for an action that no cell has; all that is before it in the step is there."""
+    schedule = refusals.schedule
+    rank, reason = schedule.owner(action), "each action runs once"
+    if action.kind == "W":
+        reason = "every I has its W (a B is both)"
+    ticks = [0]
+    for needed in inputs(action, schedule.num_stages - 1, schedule.vocabulary):
+        tick, _ = find(schedule, needed)
+        local = schedule.owner(needed) == rank and PHASE[needed.kind] < PHASE[action.kind]
+        ticks.append(tick + (not local))
+    earliest = max(ticks)
+    if action.kind == "I" and find(schedule, action._replace(kind="W")) is None:
+        action = action._replace(kind="B")
+    idle = (tick for tick in range(earliest, schedule.num_ticks) if not schedule.ticks[tick][rank])
+    cell = next(idle, earliest), rank
+    return refusals.error(f"misses {action}", reason, f"Add it {refusals.where(earliest, rank)} or later", cell)
+
+
+def _check_live(refusals, max_live):
+    schedule = refusals.schedule
+    held = [0] * schedule.num_ranks
+    for tick, row in enumerate(schedule.ticks):
+        for rank, cell in enumerate(row):
+            for action in cell:
+                held[rank] += (action.kind == "F") - (action.kind in "WB")
+                if held[rank] > max_live * schedule.num_chunks + _ROUNDING:
+                    raise refusals.error(
+                        f"holds {held[rank] / schedule.num_chunks:g} microbatches of activations "
+                        f"{refusals.where(tick, rank)} with {action}",
+                        f"max_live={max_live:g}",
+                        "Choose a schedule that drains earlier or raise the bound",
+                        (tick, rank),
+                    )

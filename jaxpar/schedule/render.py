@@ -3,6 +3,7 @@
 from jaxpar.schedule.action import KINDS
 
 _IDLE = "."
+_CUT = "... "
 
 
 def render_schedule(schedule, width=None):
@@ -56,6 +57,55 @@ def render_timeline(timeline, unit=None, width=None):
     )
     kinds = [[event.action for event in events]]
     return "\n".join([title, *_bands("time", table, width), _legend(kinds, timeline.num_chunks)])
+
+
+def render_marked(label, cells, column, header=None, width=100):
+    """One row of a table with a cell marked, as CSV files write it but several actions as ``2F0+2B1``.
+
+    Args:
+      label: str, the row's name.
+      cells: sequence of cells, tuples of Action.
+      column: int, the cell to mark; it may be one past the end.
+      header: name of the line of column numbers above, or None for no such line.
+      width: int, characters a line may have; of a longer row, the part around the mark is drawn.
+
+    Returns:
+      str of two or three lines, without a final newline.
+    """
+    texts = ["+".join(map(str, cell)) or _IDLE for cell in cells] + [_IDLE] * (column == len(cells))
+    numbers = [str(number) if header else "" for number in range(len(texts))]
+    sizes = [max(map(len, pair)) for pair in zip(texts, numbers, strict=True)]
+    label = label.ljust(len(header or ""))
+    first, last = _window(sizes, column, width - len(label) - 2 * len(_CUT) - 1)
+    shown = range(first, last + 1)
+    left, right = _CUT if first else "", _CUT if last < len(texts) - 1 else ""
+    margin = " " * (len(label) + 1 + len(left))
+
+    def line(entries):
+        return " ".join(entries[n].ljust(sizes[n]) for n in shown)
+
+    lines = [f"{(header or '').ljust(len(margin))}{line(numbers)}"] if header else []
+    lines.append(f"{label} {left}{line(texts)} {right}")
+    lines.append(margin + " " * sum(sizes[n] + 1 for n in range(first, column)) + "^" * len(texts[column]))
+    return "\n".join(map(str.rstrip, lines))
+
+
+def _window(sizes, column, room):
+    """(first, last) columns around `column`, grown to either side in turn while their sizes and gaps fit in `room`."""
+    first = last = column
+    room -= sizes[column]
+    grown = True
+    while grown:
+        grown = False
+        if last + 1 < len(sizes) and sizes[last + 1] < room:
+            last += 1
+            room -= sizes[last] + 1
+            grown = True
+        if first and sizes[first - 1] < room:
+            first -= 1
+            room -= sizes[first] + 1
+            grown = True
+    return first, last
 
 
 def action_label(action, num_ranks, num_chunks):

@@ -49,16 +49,19 @@ class Schedule:
 
     @classmethod
     def from_csv(cls, path, name=None):
-        """Read a table as `to_csv` writes it: one row a rank, one column a tick.
+        """Read a table as `to_csv` or PyTorch's pipelining writes it: one row a rank, one column a tick.
 
         Sizes, placement and vocabulary are inferred. A file whose columns are not ticks (an input would arrive too
         late) is read as one order a rank and placed as early as possible, cells kept together.
 
+        Args:
+          path: str or path of the file.
+          name: the schedule's name; None is the file's without its suffix.
+
         Raises:
-          ScheduleError: a cell does not parse or the table is not a valid schedule; names the cell.
+          ScheduleError: a cell does not parse or the table is not a valid schedule; names the path and the cell.
         """
-        name = name or Path(path).stem
-        return csv_table.build(cls, name, csv_table.read(path, name))
+        return csv_table.build(cls, path, name or Path(path).stem)
 
     @functools.cached_property
     def actions(self):
@@ -87,9 +90,17 @@ class Schedule:
         """The rank whose stage `action` belongs to (a collective runs on the others too)."""
         return self.locate(action.stage)[0]
 
-    def to_csv(self, path):
-        """Write one row a rank, one column a tick; blank cells are idle."""
-        csv_table.write(path, self.ticks, self.num_ranks)
+    def to_csv(self, path, pytorch=False):
+        """Write one row a rank, one column a tick; blank cells are idle.
+
+        Args:
+          path: str or path of the file.
+          pytorch: refuse what PyTorch's pipelining has no action for. What it has is written the same either way.
+
+        Raises:
+          ScheduleError: with `pytorch`, the first E, H, G or R; nothing is written.
+        """
+        csv_table.write(self, path, pytorch)
 
     check = check
     simulate = simulate

@@ -2,9 +2,10 @@
 
 from jaxpar.errors import ScheduleError
 from jaxpar.schedule.action import inputs
+from jaxpar.schedule.render import render_marked
 
 
-def place(name, orders, last_stage, vocabulary=None):
+def place(name, orders, last_stage, vocabulary=None, where=None):
     """Place each rank's cells into ticks, in order and as soon as possible.
 
     A payload sent in one tick can be used in the next, so a cell runs once all its inputs ran in earlier ticks or
@@ -15,12 +16,14 @@ def place(name, orders, last_stage, vocabulary=None):
       orders: for each rank the cells (tuples of Action) it runs, in order.
       last_stage: int, number of the last stage.
       vocabulary: as in `inputs`.
+      where: (index, rank) -> what the message adds to the name of the rank's index-th cell; None adds nothing.
 
     Returns:
       ticks[t][rank]: tuple of Action, empty where the rank idles.
 
     Raises:
-      ScheduleError: the orders wait for each other for ever; names the actions that do.
+      ScheduleError: the orders wait for each other for ever; names the actions that do, and draws the ranks' orders
+        with them marked.
     """
     numbered = _number(orders, last_stage, vocabulary)
     placed = [[] for _ in orders]  # the tick of each cell that has one
@@ -33,7 +36,7 @@ def place(name, orders, last_stage, vocabulary=None):
         if needed is not None:
             waiting.setdefault(needed, []).append(rank)
     if any(len(order) > len(ticks) for order, ticks in zip(orders, placed, strict=True)):
-        raise _deadlock(name, orders, list(map(len, placed)), last_stage, vocabulary)
+        raise _deadlock(name, orders, list(map(len, placed)), last_stage, vocabulary, where)
     rows = [[()] * len(orders) for _ in range(1 + max((ticks[-1] for ticks in placed if ticks), default=-1))]
     for rank, (order, ticks) in enumerate(zip(orders, placed, strict=True)):
         for cell, tick in zip(order, ticks, strict=True):
@@ -102,7 +105,7 @@ def _missing(cell, done, last_stage, vocabulary):
     return None
 
 
-def _deadlock(name, orders, position, last_stage, vocabulary):
+def _deadlock(name, orders, position, last_stage, vocabulary, where):
     """The error for ranks that wait for each other: follow who waits for whom until it goes round or ends."""
     ran = [cell for order, at in zip(orders, position, strict=True) for cell in order[:at]]
     done = {part for cell in ran for action in cell for part in action.parts()}
@@ -112,13 +115,16 @@ def _deadlock(name, orders, position, last_stage, vocabulary):
     steps = {}
     while rank is not None and rank not in steps:
         action, needed = _missing(left[rank][0], done, last_stage, vocabulary)
-        steps[rank] = f"rank {rank} waits at {action} for {needed}"
+        place_name = where(position[rank], rank) if where else ""
+        steps[rank] = f"rank {rank} waits at {action}{place_name} for {needed}"
         rank = holder.get(needed)
     ranks = list(steps)
-    circle = [steps[r] for r in (ranks[-1:] if rank is None else ranks[ranks.index(rank) :])]
+    circle = ranks[-1:] if rank is None else ranks[ranks.index(rank) :]
     if rank is None:
         reason, remedy = ", which no rank runs", f"Add {needed}"
     else:
         reason = ", which comes later on that rank" if len(circle) == 1 else ", each behind the other's action"
         remedy = f"Move {needed} earlier or {action} later"
-    return ScheduleError(f"pipeline.schedule={name} would deadlock: {', '.join(circle)}{reason}. {remedy}.")
+    rows = [render_marked(f"rank {r}", orders[r], position[r]) for r in circle]
+    waits = ", ".join(steps[r] for r in circle)
+    return ScheduleError("\n".join([f"pipeline.schedule={name} would deadlock: {waits}{reason}. {remedy}.", *rows]))

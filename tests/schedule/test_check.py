@@ -193,57 +193,134 @@ def changed(schedule, tick, rank, *texts):
 
 
 BASE = build("1f1b", 2, 2)
+PIPE = BASE.with_vocabulary("pipe")
+REFUSED = [
+    (changed(BASE, 0, 0), "misses 0F0: each action runs once. Add it at tick 0 on rank 0 or later."),
+    (
+        changed(BASE, 1, 0, "0F0"),
+        "has 0F0 at tick 1 on rank 0, twice: each action runs once, and 0F0 is at tick 0 alre",
+    ),
+    (
+        changed(BASE, 4, 1, "1I0"),
+        "has 1I0 at tick 4 on rank 1, twice: .* 1B0 is at tick 2 already .a B is an I and a W",
+    ),
+    (changed(BASE, 1, 1, "0F0"), "has 0F0 at tick 1 on rank 1: rank 0 owns stage 0. Move it there."),
+    (
+        changed(changed(BASE, 0, 1, "1F0"), 1, 1),
+        "has 1F0 at tick 0 on rank 1 before its input 0F0: 0F0 runs at tick 0 on rank 0 and arrives at the tick's end. "
+        "Move 1F0 later or 0F0 earlier.",
+    ),
+    (
+        changed(changed(BASE, 2, 1), 1, 1, "1B0", "1F0"),
+        "has 1B0 1F0 at tick 1 on rank 1: .* at most one action of each kind a tick, in the order E F H R I G W",
+    ),
+    (changed(BASE, 2, 1, "1I0"), "misses 1W0: every I has its W .a B is both.. Add it at tick 2 on rank 1 or later"),
+    (changed(BASE, 5, 0), "misses 0B1: each action runs once. Add it at tick 5 on rank 0 or later"),
+    (changed(BASE, 5, 0, "0W1"), "misses 0I1: each action runs once. Add it at tick 5 on rank 0 or later"),
+    (changed(BASE, 0, 0, "0F2"), "has 0F2 at tick 0 on rank 0: there are 2 stages and 2 microbatches. Remove it"),
+    (changed(BASE, 0, 0, "0F0", "0F1"), "has 0F0 0F1 at tick 0 on rank 0: .* at most one action of each kind"),
+    (changed(build("1f1b", 1, 2), 1, 0, "0B0", "0F1"), "has 0B0 0F1 at tick 1 .* in the order E F H R I G W"),
+    (changed(BASE, 0, 0, "0E0", "0F0"), "has 0E0 at tick 0 on rank 0: its vocabulary is None"),
+    (
+        changed(PIPE, 0, 1),
+        "has 0E0 at tick 0 on one of ranks 0 and 1 but not on the other: with vocabulary=pipe all ranks take part",
+    ),
+    (changed(BASE.with_vocabulary("ends"), 0, 1, "0E0"), "has 0E0 at tick 0 on rank 1: rank 0 owns stage 0"),
+    (changed(PIPE, 0, 0, "1E0", "0F0"), "has 1E0 at tick 0 on rank 0: E belongs to stage 0"),
+    (dataclasses.replace(BASE, vocabulary="ends"), "misses 0E0: each action runs once. Add it at tick 0 on rank 0"),
+]
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (changed(BASE, 0, 0), r"misses 0F0: each action runs once. Add it on rank 0"),
-        (changed(BASE, 1, 0, "0F0"), r"has 0F0 at tick 1 on rank 0, twice: each action runs once"),
-        (changed(BASE, 1, 1, "0F0"), r"has 0F0 at tick 1 on rank 1: rank 0 owns stage 0"),
-        (
-            changed(changed(BASE, 0, 1, "1F0"), 1, 1),
-            r"has 1F0 at tick 0 on rank 1 before its input 0F0: 0F0 runs at tick 0 on rank 0",
-        ),
-        (changed(BASE, 2, 1, "1I0"), r"misses 1W0: every I has its W"),
-        (changed(BASE, 5, 0), r"misses 0I1: each action runs once"),
-        (changed(BASE, 0, 0, "0F2"), r"has 0F2 at tick 0 on rank 0: there are 2 stages and 2 microbatches"),
-        (changed(BASE, 0, 0, "0F0", "0F1"), r"has 0F0 0F1 at tick 0 on rank 0: .* at most one action of each kind"),
-        (changed(build("1f1b", 1, 2), 1, 0, "0B0", "0F1"), r"has 0B0 0F1 at tick 1 .* in the order E F H R I G W"),
-        (changed(BASE, 0, 0, "0E0", "0F0"), r"has 0E0 at tick 0 on rank 0: its vocabulary is None"),
-        (
-            changed(build("1f1b", 2, 2).with_vocabulary("pipe"), 0, 1),
-            r"has 0E0 at tick 0 on one of ranks 0 and 1 but not on the other: with vocabulary=pipe all ranks take part",
-        ),
-        (
-            changed(build("1f1b", 2, 2).with_vocabulary("ends"), 0, 1, "0E0"),
-            r"has 0E0 at tick 0 on rank 1: rank 0 owns stage 0",
-        ),
-        (
-            changed(build("1f1b", 2, 2).with_vocabulary("pipe"), 0, 0, "1E0", "0F0"),
-            r"has 1E0 at tick 0 on rank 0: E belongs to stage 0",
-        ),
-        (dataclasses.replace(BASE, vocabulary="ends"), r"misses 0E0"),
-    ],
-)
-def test_the_first_wrong_cell_is_named(table, message):
-    with pytest.raises(ScheduleError, match=message) as error:
+@pytest.mark.parametrize(("table", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
+def test_the_first_wrong_cell_is_named_and_marked(table, message):
+    with pytest.raises(ScheduleError, match=f"^pipeline.schedule=1f1b {message}") as error:
         table.check()
-    assert str(error.value).startswith("pipeline.schedule=1f1b ")
+    text, header, row, mark = str(error.value).split("\n")
+    rank = int(row.split()[1])
+    assert header.startswith("tick ") and f" on rank {rank}" in text or "on one of ranks" in text
+    at = mark.index("^")
+    assert mark.strip() == "^" * len(mark.strip()), "one cell is marked"
+    marked = row[at : at + len(mark.strip())]
+    tick = int(header[at:].split()[0])
+    cells = [line[rank] for line in table.ticks]
+    assert marked == (("+".join(map(str, cells[tick])) if tick < len(cells) else "") or ".")
+    if "misses" not in text and "not on the other" not in text:
+        assert f"at tick {tick} on " in text and text.split(" has ")[1].split(" ")[0] in marked
+
+
+def drawing(table, **options):
+    with pytest.raises(ScheduleError) as error:
+        table.check(**options)
+    return str(error.value).split("\n", 1)[1]
+
+
+DRAWN_TWICE = """
+tick   0   1   2 3   4 5
+rank 0 0F0 0F0 . 0B0 . 0B1
+           ^^^"""
+DRAWN_MISSING = """
+tick   0   1   2 3   4 5
+rank 0 0F0 0F1 . 0B0 . .
+                       ^"""
+
+
+def test_whole_drawings():
+    assert drawing(changed(BASE, 1, 0, "0F0")) == DRAWN_TWICE[1:]
+    # A missing action is marked where it could go: the first idle cell after its inputs, else its earliest tick.
+    assert drawing(changed(BASE, 5, 0)) == DRAWN_MISSING[1:]
+    assert drawing(dataclasses.replace(BASE, ticks=BASE.ticks[:5])) == DRAWN_MISSING[1:]
+    fused = SMALL["fused"]
+    assert "+" in drawing(changed(fused, fused.num_ticks - 1, 1, "1F3")), "several actions in a cell are joined"
+
+
+@pytest.mark.parametrize("num_microbatches", [3, 30, 300])
+def test_long_rows_are_drawn_in_part(num_microbatches):
+    table = build("1f1b", 4, num_microbatches)
+    cells = [(t, a) for t, row in enumerate(table.ticks) for a in row[2]]
+    for tick, action in cells[:: max(1, len(cells) // 40)]:
+        lines = drawing(changed(table, tick, 2)).splitlines()
+        assert max(map(len, lines)) <= 100
+        at = lines[2].index("^")
+        assert lines[1][at] == "." and lines[1][:at].count("...") + lines[1][at:].count("...") <= 2
+        assert len(lines[1].split()) >= min(table.num_ticks, 15), "the neighbours are shown"
+        assert int(lines[0][at:].split()[0]) >= tick or action.kind == "F"
 
 
 def test_a_bound_on_live_activations_is_held():
     schedule = build("1f1b", 4, 8)
     assert schedule.check(max_live=4) is None
-    with pytest.raises(ScheduleError, match=r"holds 4 microbatches of activations on rank 0 at 0F3: max_live=3"):
+    message = (
+        r"holds 4 microbatches of activations at tick 3 on rank 0 with 0F3: max_live=3\. Choose .* raise the bound"
+    )
+    with pytest.raises(ScheduleError, match=message) as error:
         schedule.check(max_live=3)
+    assert str(error.value).splitlines()[3].index("^") == str(error.value).splitlines()[2].index("0F3")
+    # Rank 1 is over the bound at tick 3, rank 0 at tick 2: ticks come first.
+    with pytest.raises(ScheduleError, match=r"at tick 2 on rank 0 with 0F2: max_live=2\."):
+        schedule.check(max_live=2)
     build("interleaved_1f1b", 4, 8, 2).check(max_live=5.5)
     with pytest.raises(ScheduleError, match="holds 5.5 microbatches"):
         build("interleaved_1f1b", 4, 8, 2).check(max_live=5)
 
 
+def test_the_bound_is_that_of_the_simulation():
+    schedules = [from_csv(path) for path in reference_files()] + [build("interleaved_1f1b", 4, 8, v) for v in (1, 2, 3)]
+    for schedule in schedules:
+        peak = max(schedule.simulate().peak_live)
+        schedule.check(max_live=peak)
+        with pytest.raises(ScheduleError, match=f"max_live={peak - 1 / schedule.num_chunks:g}"):
+            schedule.check(max_live=peak - 1 / schedule.num_chunks)
+
+
 def orders(*texts):
     return [tuple(map(Action.parse, text.split())) for text in texts]
+
+
+DRAWN_DEADLOCK = """
+rank 0 0F0 0F1 2F1 2B1 2F0 2B0 0B0 0B1
+                   ^^^
+rank 1 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
+               ^^^"""
 
 
 def test_a_deadlock_names_who_waits_for_whom():
@@ -255,7 +332,8 @@ def test_a_deadlock_names_who_waits_for_whom():
     message = (
         "rank 0 waits at 2B1 for 3I1, rank 1 waits at 3F0 for 2F0, each behind the other's action. Move 2F0 earlier"
     )
-    with pytest.raises(ScheduleError, match=message):
+    with pytest.raises(ScheduleError, match=message) as error:
         Schedule.from_orders("x", 2, 2, 2, "loop", circle)
+    assert str(error.value).split("\n", 1)[1] == DRAWN_DEADLOCK[1:]
     with pytest.raises(ScheduleError, match="waits at 0B1 for 1I1, which no rank runs. Add 1I1"):
         Schedule.from_orders("x", 2, 1, 2, "loop", orders("0F0 0F1 0B1 0B0", "1F0 1F1 1B0"))

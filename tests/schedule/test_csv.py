@@ -59,47 +59,72 @@ def test_locate_is_the_inverse_of_stage_of(placement):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "marks"),
     [
-        ("0F0,0X0\n1F0,1B0\n", r"has '0X0' at tick 1 on rank 0: it is not an action"),
-        ("0F0,(0B0;)OVERLAP_F_B\n", r"at tick 1 on rank 0: it is not an action"),
-        ("", r"has no action"),
-        (",,\n,,\n", r"has no action"),
-        ("0F0,,,0B0\n,0F0,1B0,\n", r"has 0F0 at tick 1 on rank 1: rank 0 owns stage 0"),
-        ("0F0,,,0B0\n,1F0,1B0,1B0\n", r"has 1B0 at tick 3 on rank 1, twice"),
-        ("0F0,,,\n,1F0,1B0,\n", r"misses 0I0"),
+        ("0F0,0X0\n1F0,1B0\n", "has '0X0' at tick 1 on rank 0 (row 1, column 2): it is not an action", 0),
+        ("0F0,(0B0;)OVERLAP_F_B\n", "at tick 1 on rank 0 (row 1, column 2): it is not an action", 0),
+        ("0F0," + "9" * 50, f"has '{'9' * 40}...' at tick 1 on rank 0 (row 1, column 2): it is not an action", 0),
+        ("0F0,0SEND_F0\n", "has '0SEND_F0' at tick 1 on rank 0 (row 1, column 2): messages and sharding are", 0),
+        ("0F0,0B0\n0UNSHARD,1F0\n", "Export it with format='compute_only'.", 0),
+        ("", "has no action", 0),
+        (",,\n,,\n", "has no action", 0),
+        ("0F0,,,0B0\n,0F0,1B0,\n", "has 0F0 at tick 1 on rank 1 (row 2, column 2): rank 0 owns stage 0", 1),
+        ("\n0F0,,,0B0\n\n,0F0,1B0,\n", "has 0F0 at tick 1 on rank 1 (row 4, column 2): rank 0 owns stage 0", 1),
+        ("0F0,,,0B0\n,1F0,1B0,1B0\n", "has 1B0 at tick 3 on rank 1 (row 2, column 4), twice", 1),
+        (
+            "0F0,,,\n,1F0,1B0,\n",
+            "misses 0B0: each action runs once. Add it at tick 3 on rank 0 (row 1, column 4) or",
+            1,
+        ),
+        ("0F0,0F1,,,0B0,0B1\n,1F0,1B0,,,\n", "misses 1F1", 1),
         (
             "0F0,,,0B0\n,1B0,1F0,\n",
-            r"deadlock: rank 1 waits at 1B0 for 1F0, which comes later on that rank. Move 1F0 earlier",
+            "would deadlock: rank 1 waits at 1B0 (row 2, column 2) for 1F0, which comes later on that rank.",
+            1,
         ),
-        ("0F0,0F1,,,0B0,0B1\n,1F0,1B0,,,\n", r"misses 1F1"),
+        ("0F0,99999999F0\n", "has 99999999F0 at tick 1 on rank 0 (row 1, column 2): no action is of stage 1. Num", 1),
+        ("0F0,0F9999999\n", "has 0F9999999 at tick 1 on rank 0 (row 1, column 2): no action is of microbatch 1", 1),
+        ("0E0,0F0,0H0,0B0,0G0\n0E0\n", "has 0H0 at tick 2 on rank 0 (row 1, column 3): H belongs to stage 1", 1),
     ],
 )
-def test_bad_files_are_refused_by_cell(text, message, tmp_path):
+def test_bad_files_are_refused_by_path_row_and_column(text, message, marks, tmp_path):
     path = tmp_path / "edited.csv"
     path.write_text(text)
-    with pytest.raises(ScheduleError, match=message) as error:
-        from_csv(path)
-    assert str(error.value).startswith("pipeline.schedule=edited ")
+    with pytest.raises(ScheduleError) as error:
+        from_csv(path, name="mine")
+    first, *drawn = str(error.value).splitlines()
+    assert first.startswith(f"pipeline.schedule={path} ") and message in first
+    assert sum("^" in line for line in drawn) == marks
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("0F0,0B0\n".encode("utf-16"), "it is not UTF-8 text (byte 0). Save it as CSV in UTF-8."),
-        (b"0F0," + b"9" * 200_000, "it is not CSV (field larger than field limit"),
-        (b"0F0,0X0", "has '0X0' at tick 1 on rank 0"),
+        ("0F0,0B0\n".encode("utf-16"), "cannot be read: it is not UTF-8 text (byte 0). Save it as CSV in UTF-8."),
+        (b"0F0," + b"9" * 200_000, "cannot be read: it is not CSV (field larger than field limit"),
         (b"", "has no action"),
         (None, "cannot be read: No such file or directory."),
+        (tuple, "cannot be read: Is a directory."),
     ],
 )
 def test_files_that_are_no_table_are_refused_by_path(content, message, tmp_path):
     path = tmp_path / "edited.csv"
-    if content is not None:
+    if content is tuple:
+        path.mkdir()
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(ScheduleError) as error:
         from_csv(path)
-    assert f"edited ({path}) " in str(error.value) and message in str(error.value)
+    assert str(error.value).startswith(f"pipeline.schedule={path} {message}")
+
+
+def test_a_file_from_a_spreadsheet_is_read(tmp_path):
+    """With a byte order mark, DOS line ends, spaces, and rows of nothing but commas below the table."""
+    path = tmp_path / "1f1b.csv"
+    build("1f1b", 2, 2).to_csv(path)
+    text = path.read_text().replace(",", ", ").replace("\n", "\r\n")
+    path.write_bytes(b"\xef\xbb\xbf" + f"{text},,,,,\r\n,,,,,\r\n".encode())
+    assert from_csv(path) == build("1f1b", 2, 2)
 
 
 def test_a_swap_in_an_exported_file_is_refused_by_name(tmp_path):
@@ -108,7 +133,6 @@ def test_a_swap_in_an_exported_file_is_refused_by_name(tmp_path):
     lines = path.read_text().splitlines()
     lines[3] = lines[3].replace("3F0,3B0", "3B0,3F0")
     path.write_text("\n".join(lines))
-    with pytest.raises(
-        ScheduleError, match="would deadlock: rank 3 waits at 3B0 for 3F0, which comes later on that rank"
-    ):
+    message = r"would deadlock: rank 3 waits at 3B0 \(row 4, column 4\) for 3F0, which comes later on that rank"
+    with pytest.raises(ScheduleError, match=message):
         from_csv(path)
