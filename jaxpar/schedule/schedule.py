@@ -8,6 +8,7 @@ from jaxpar.schedule import csv_table
 from jaxpar.schedule.action import Action
 from jaxpar.schedule.check import check
 from jaxpar.schedule.lower import lower
+from jaxpar.schedule.recompute import with_recompute
 from jaxpar.schedule.render import render_schedule
 from jaxpar.schedule.simulate import simulate
 from jaxpar.schedule.ticks import place
@@ -106,6 +107,7 @@ class Schedule:
     simulate = simulate
     lower = lower
     render = render_schedule
+    with_recompute = with_recompute
     with_vocabulary = with_vocabulary
 
 
