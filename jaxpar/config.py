@@ -8,7 +8,6 @@ makes no sense by itself; `fit` then refuses what does not fit the devices and e
 import dataclasses
 import difflib
 import math
-import os
 from collections.abc import Mapping
 
 from jaxpar import config_checks as checks
@@ -38,12 +37,14 @@ class PipelineConfig:
     """How layers and microbatches are laid over the ranks.
 
     Attributes:
-      schedule: a name in `jaxpar.schedule.names()`, or the path of a .csv written by `Schedule.to_csv`.
+      schedule: a name in `jaxpar.schedule.names()`, or the path of a .csv as `Schedule.to_csv` or PyTorch's pipelining
+        writes it, whose sizes the other settings then have to state.
       num_microbatches: microbatches a step, on each data rank.
       num_chunks: stages a rank holds (virtual stages), V.
       layers: "loop" keeps the program small; "unroll" pays for a few layers a stage.
       vocabulary: "ends" keeps embedding and head on the first and last rank; "pipe" splits both over all ranks.
-      remat: what a layer's backward recomputes: "none", "dots" (all but its matrix products) or "full".
+      remat: what a layer's backward recomputes: "none", "dots" (all but its matrix products), "full", or "names:a,b"
+        (all but what the layer marks by these names; the decoder has qkv, attended, gate_up).
       stage_layers: layers of each stage in stage order; empty: as even as possible.
     """
 
@@ -192,36 +193,32 @@ def fit(config, num_devices):
     """
     config = dataclasses.replace(config, mesh=checks.fit_mesh(config.mesh, num_devices))
     checks.check_model(config)
+    from_file = config.pipeline.schedule.endswith(".csv")
+    if from_file:
+        build_schedule(config)  # before the checks of the sizes, which the file settles
     checks.check_batch(config)
     checks.check_stages(config)
-    build_schedule(config)
+    if not from_file:
+        build_schedule(config)  # after them, which bound the sizes
     return config
 
 
 def build_schedule(config):
-    """The run's Schedule (without vocabulary actions), checked.
+    """The run's Schedule, checked; without vocabulary actions unless it is from a file that has them.
 
     Raises:
       SettingError: unknown name, a combination that the schedule refuses, or a file that is not such a schedule.
     """
     pipeline, name = config.pipeline, config.pipeline.schedule
-    if not name.endswith(".csv"):
-        if name not in schedules.names():
-            checks.refuse_choice("pipeline.schedule", name, schedules.names(), "no schedule has that name")
-        return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
-    if not os.path.isfile(name):
-        raise SettingError(f"pipeline.schedule={name} is not a file: a name in .csv is read. Give the path of a file.")
-    schedule = schedules.from_csv(name, name=name)  # so that its errors, a SettingError each, name the path
-    schedule = dataclasses.replace(schedule, name=os.path.splitext(os.path.basename(name))[0])
-    found = {
-        "mesh.pipe": (config.mesh.pipe, schedule.num_ranks),
-        "pipeline.num_microbatches": (pipeline.num_microbatches, schedule.num_microbatches),
-        "pipeline.num_chunks": (pipeline.num_chunks, schedule.num_chunks),
-    }
-    for setting, (asked, has) in found.items():
-        if asked != has:
-            checks.refuse(setting, asked, "is not the schedule's", f"{name} was written for {has}", f"Use {has}")
-    return schedule
+    if name.endswith(".csv"):
+        checks.check_schedule_path(name)
+        schedule = schedules.from_csv(name)
+        checks.check_schedule_file(config, schedule)
+        return schedule
+    if name not in schedules.names():
+        checks.check_schedule_suffix(name)
+        checks.refuse_choice("pipeline.schedule", name, schedules.names(), "no schedule has that name")
+    return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
 
 
 def _section(cls, tree, prefix):

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import os
 
 from jaxpar.errors import SettingError
 from jaxpar.mesh import divisors, resolve_shape
@@ -10,7 +11,6 @@ from jaxpar.mesh import divisors, resolve_shape
 _CHOICES = {
     "pipeline.layers": (("loop", "unroll"), "it says how a stage runs its layers"),
     "pipeline.vocabulary": (("ends", "pipe"), "it says which ranks hold embedding and head"),
-    "pipeline.remat": (("none", "dots", "full"), "it says what a layer's backward recomputes"),
     "model.dtype": (("float32", "bfloat16"), "it says what the model computes in"),
     "data.kind": (("python_docs", "bytes"), "it says where the text comes from"),
     "optimizer.name": (("adamw",), "there is no other optimizer"),
@@ -228,3 +228,39 @@ def check_stages(config):
     if sum(split) != layers:
         rule = f"adds up to {sum(split)}, not to model.num_layers={layers}"
         refuse("pipeline.stage_layers", split, rule, "every layer has exactly one stage", remedy)
+
+
+def check_schedule_path(path):
+    """A schedule's path names a file; relative ones start at the working directory."""
+    if not os.path.isfile(path):
+        reason = "a name in .csv is read" + (
+            "" if os.path.isabs(path) else f" from the working directory {os.getcwd()}"
+        )
+        refuse("pipeline.schedule", path, "is not a file", reason, "Give the path of a file")
+
+
+def check_schedule_suffix(name):
+    """Refuses a file that would be read if it was called .csv."""
+    if os.path.isfile(name):
+        reason = "a schedule's file is told from a schedule's name by its end"
+        refuse("pipeline.schedule", name, "is a file without the end .csv", reason, f"Rename it to {name}.csv")
+
+
+def check_schedule_file(config, schedule):
+    """The sizes that a schedule was written for are the config's; all that differ are named at once."""
+    path = config.pipeline.schedule
+    sizes = {
+        "mesh.pipe": schedule.num_ranks,
+        "pipeline.num_microbatches": schedule.num_microbatches,
+        "pipeline.num_chunks": schedule.num_chunks,
+    }
+    if schedule.vocabulary:
+        sizes["pipeline.vocabulary"] = schedule.vocabulary
+    wrong = [setting for setting, size in sizes.items() if get(config, setting) != size]
+    if wrong:
+        *others, last = (f"{setting}={get(config, setting)}" for setting in wrong)
+        asked = " and ".join([", ".join(others), last] if others else [last])
+        remedy = ", ".join(f"{setting}={sizes[setting]}" for setting in wrong)
+        written_for = ", ".join(f"{setting}={size}" for setting, size in sizes.items())
+        rule = "are not the schedule's" if others else "is not the schedule's"
+        raise SettingError(f"{asked} {rule}: {path} was written for {written_for}. Set {remedy}.")

@@ -10,7 +10,7 @@ import pytest
 
 from experiments._app import flags
 from jaxpar import config_checks as checks
-from jaxpar.config import Config, base_config, fit, resolve, setting_names
+from jaxpar.config import Config, base_config, build_schedule, fit, resolve, setting_names
 from jaxpar.errors import SettingError
 from jaxpar.schedule import build
 
@@ -212,11 +212,69 @@ def test_one_mesh_axis_is_inferred():
 def test_a_schedule_from_a_file_must_be_the_runs(tmp_path):
     path = tmp_path / "mine.csv"
     build("gpipe", 4, 4).to_csv(path)
-    fit(resolve(settings(pipeline__schedule=str(path))), 8)
-    message = refusal(pipeline__schedule=str(path), pipeline__num_microbatches=8)
-    assert "pipeline.num_microbatches=8 is not the schedule's" in message and "Use 4" in message
+    config = fit(resolve(settings(pipeline__schedule=str(path))), 8)
+    assert build_schedule(config) == dataclasses.replace(build("gpipe", 4, 4), name="mine")
     path.write_text(path.read_text().replace("0F0", "0F1", 1))
-    assert f"pipeline.schedule={path} has 0F1" in refusal(pipeline__schedule=str(path))
+    message = refusal(pipeline__schedule=str(path))
+    assert message.startswith(f"pipeline.schedule={path} has 0F1 at tick 1 on rank 0 (row 1, column 2), twice:")
+    assert message.splitlines()[-1].strip() == "^^^"
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_microbatches", "num_chunks", "asked", "remedy"),
+    [
+        (4, 8, 1, "pipeline.num_microbatches=4 is not", "Set pipeline.num_microbatches=8."),
+        (4, 4, 2, "pipeline.num_chunks=1 is not", "Set pipeline.num_chunks=2."),
+        (2, 4, 1, "mesh.pipe=4 is not", "Set mesh.pipe=2."),
+        (
+            4,
+            5,  # as many as 32 rows do not divide by: the file is named first
+            3,
+            "pipeline.num_microbatches=4 and pipeline.num_chunks=1 are not",
+            "Set pipeline.num_microbatches=5, pipeline.num_chunks=3.",
+        ),
+        (
+            2,
+            6,
+            2,
+            "mesh.pipe=4, pipeline.num_microbatches=4 and pipeline.num_chunks=1 are not",
+            "Set mesh.pipe=2, pipeline.num_microbatches=6, pipeline.num_chunks=2.",
+        ),
+    ],
+)
+def test_all_sizes_of_a_file_that_differ_are_named_at_once(
+    num_ranks, num_microbatches, num_chunks, asked, remedy, tmp_path
+):
+    path = tmp_path / "mine.csv"
+    build("interleaved_1f1b", num_ranks, num_microbatches, num_chunks).to_csv(path)
+    sizes = f"mesh.pipe={num_ranks}, pipeline.num_microbatches={num_microbatches}, pipeline.num_chunks={num_chunks}"
+    message = refusal(pipeline__schedule=str(path))
+    assert message == f"{asked} the schedule's: {path} was written for {sizes}. {remedy}"
+
+
+def test_a_file_with_vocabulary_actions_says_where_they_are(tmp_path):
+    path = tmp_path / "mine.csv"
+    build("1f1b", 4, 4).with_vocabulary("pipe").to_csv(path)
+    message = refusal(pipeline__schedule=str(path))
+    assert message.startswith("pipeline.vocabulary=ends is not the schedule's: ")
+    assert message.endswith("Set pipeline.vocabulary=pipe.")
+    config = fit(resolve(settings(pipeline__schedule=str(path), pipeline__vocabulary="pipe")), 8)
+    assert build_schedule(config).vocabulary == "pipe"
+
+
+def test_a_relative_path_starts_at_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = refusal(pipeline__schedule="mine.csv")
+    assert message == (
+        f"pipeline.schedule=mine.csv is not a file: a name in .csv is read from the working directory {tmp_path}. "
+        "Give the path of a file."
+    )
+    build("1f1b", 4, 4).to_csv("mine.csv")
+    assert build_schedule(fit(resolve(settings(pipeline__schedule="mine.csv")), 8)).name == "mine"
+    (tmp_path / "mine.csv").rename("mine")
+    assert "pipeline.schedule=mine is a file without the end .csv" in refusal(pipeline__schedule="mine")
+    (tmp_path / "folder.csv").mkdir()
+    assert "pipeline.schedule=folder.csv is not a file" in refusal(pipeline__schedule="folder.csv")
 
 
 def test_a_schedule_from_a_file_that_cannot_be_read(tmp_path, monkeypatch):
