@@ -1,5 +1,8 @@
 """Tables as CSV: round trips, inference, refusals."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from jaxpar.schedule import Schedule, ScheduleError, build, from_csv
@@ -125,6 +128,18 @@ def test_a_file_from_a_spreadsheet_is_read(tmp_path):
     text = path.read_text().replace(",", ", ").replace("\n", "\r\n")
     path.write_bytes(b"\xef\xbb\xbf" + f"{text},,,,,\r\n,,,,,\r\n".encode())
     assert from_csv(path) == build("1f1b", 2, 2)
+
+
+def test_the_documentation_shows_what_happens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    (table,) = re.findall(r"```\n(0F0,.*?)```", text, re.S)
+    Path("mine.csv").write_text(table)
+    assert from_csv("mine.csv", name="1f1b") == build("1f1b", 2, 2)
+    Path("mine.csv").write_text(table.replace("1B0,1F1", "1B0,1B0"))
+    with pytest.raises(ScheduleError) as error:
+        from_csv("mine.csv")
+    assert f"```\n{error.value}\n```" in text
 
 
 def test_a_swap_in_an_exported_file_is_refused_by_name(tmp_path):
