@@ -132,7 +132,7 @@ def test_a_late_head(lag):
 
 def test_an_invalid_schedule_is_not_lowered():
     schedule = build("1f1b", 2, 2)
-    with pytest.raises(ScheduleError, match="misses 0I1"):
+    with pytest.raises(ScheduleError, match="misses 0B1"):
         dataclasses.replace(schedule, ticks=schedule.ticks[:-1]).lower()
 
 
