@@ -204,12 +204,16 @@ def fit(config, num_devices):
 
 
 def build_schedule(config):
-    """The run's Schedule, checked; without vocabulary actions unless it is from a file that has them.
+    """The run's Schedule, checked: with R where something is recomputed, with vocabulary actions where a file has them.
 
     Raises:
       SettingError: unknown name, a combination that the schedule refuses, or a file that is not such a schedule.
     """
-    pipeline, name = config.pipeline, config.pipeline.schedule
+    schedule = _schedule_of(config, config.pipeline.schedule)
+    return schedule if config.pipeline.remat == "none" else schedule.with_recompute()
+
+
+def _schedule_of(config, name):
     if name.endswith(".csv"):
         checks.check_schedule_path(name)
         schedule = schedules.from_csv(name)
@@ -218,6 +222,7 @@ def build_schedule(config):
     if name not in schedules.names():
         checks.check_schedule_suffix(name)
         checks.refuse_choice("pipeline.schedule", name, schedules.names(), "no schedule has that name")
+    pipeline = config.pipeline
     return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
 
 

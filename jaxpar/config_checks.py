@@ -6,6 +6,7 @@ import os
 
 from jaxpar.errors import SettingError
 from jaxpar.mesh import divisors, resolve_shape
+from jaxpar.schedule.recompute import saved_names
 
 # setting: (what it may be, what it says)
 _CHOICES = {
@@ -99,6 +100,7 @@ def check_values(config):
     for setting, (most, reason) in _LIMITS.items():
         if get(config, setting) > most:
             refuse(setting, get(config, setting), f"is over {most}", reason, f"Use {most} or less")
+    saved_names(config.pipeline.remat)  # raises where it is no policy
     _check_prompt(config.sample.prompt)
     _check_pairs(config)
 

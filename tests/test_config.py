@@ -84,7 +84,8 @@ def test_one_device_is_the_quickstart_but_for_the_devices():
         ({"optimizer": {"b2": 1.0}}, "optimizer.b2=1.0 is not in 0 .. 1"),
         ({"optimizer": {"weight_decay": float("inf")}}, "optimizer.weight_decay=inf is not a finite number"),
         ({"optimizer": {"clip_norm": 10**400}}, "optimizer.clip_norm=inf is not a finite number"),
-        ({"pipeline": {"remat": "x"}}, "remat=x is not known: it says what a layer's backward recomputes. Use one of"),
+        ({"pipeline": {"remat": "x"}}, "remat='x' is unknown: it says what a layer's backward recomputes. Use one of"),
+        ({"pipeline": {"remat": "names:qkv,"}}, "remat='names:qkv,' is unknown"),
         ({"optimizer": {"name": "x"}}, "there is no other optimizer. Use adamw."),
         ({"sample": {"prompt": "a\udcff"}}, "sample.prompt='a\\udcff' is not UTF-8 text"),
         ({"train": {"num_steps": 0}}, "train.num_steps=0 is not positive"),
@@ -135,7 +136,7 @@ def _leaves(config, prefix=""):
 def test_every_choice_of_the_executor_is_accepted():
     from jaxpar.pipeline.remat import POLICIES
 
-    for remat in POLICIES:
+    for remat in (*POLICIES, "names:qkv,gate_up"):
         assert resolve({"pipeline": {"remat": remat}}).pipeline.remat == remat
 
 

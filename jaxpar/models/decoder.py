@@ -6,6 +6,9 @@ arXiv:2002.05202). The logical names of every parameter's dims stand beside it.
 
 Shape legend: B rows, T tokens, D width, N heads, K key-value heads, G query heads a key-value head, H head size,
 M MLP width, V vocabulary (padded); in the MLP G groups of S columns.
+
+Values with names, for recomputation that keeps them (`pipeline.remat=names:...`): qkv, attended (before the output
+matrix), gate_up.
 """
 
 import dataclasses
@@ -14,6 +17,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from jaxpar.errors import SettingError
 from jaxpar.models.model import Model, embed_key, head_key, layer_key
@@ -91,7 +95,7 @@ class Attention(nnx.Module):
 
     def __call__(self, x_BTD, positions_BT, mask_BTT):
         rows, kv, size = x_BTD.shape[:2], self.config.num_kv_heads, self.config.head_dim
-        qkv_BTKCH = self.qkv(x_BTD).reshape(*rows, kv, -1, size)
+        qkv_BTKCH = checkpoint_name(self.qkv(x_BTD), "qkv").reshape(*rows, kv, -1, size)
         q_BTKGH, k_BTKH, v_BTKH = qkv_BTKCH[..., :-2, :], qkv_BTKCH[..., -2, :], qkv_BTKCH[..., -1, :]
         q_BTKGH = rotate(q_BTKGH, positions_BT[..., None, None], self.config.rope_base)
         k_BTKH = rotate(k_BTKH, positions_BT[..., None], self.config.rope_base)
@@ -99,7 +103,8 @@ class Attention(nnx.Module):
         scores_BKGTS = scores_BKGTS.astype(jnp.float32) / math.sqrt(self.config.head_dim)
         scores_BKGTS = jnp.where(mask_BTT[:, None, None], scores_BKGTS, _MASKED)
         weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1).astype(v_BTKH.dtype)
-        return self.out(jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BTKH).reshape(*rows, -1))
+        attended_BTD = jnp.einsum("BKGTS,BSKH->BTKGH", weights_BKGTS, v_BTKH).reshape(*rows, -1)
+        return self.out(checkpoint_name(attended_BTD, "attended"))
 
 
 class SwiGLU(nnx.Module):
@@ -118,7 +123,8 @@ class SwiGLU(nnx.Module):
         self.out = _linear(mlp_width, width, config, mlp_width * 2 * config.num_layers, rngs)
 
     def __call__(self, x_BTD):
-        gate_up_BTGCS = self.gate_up(x_BTD).reshape(*x_BTD.shape[:2], self.num_groups, 2, -1)
+        gate_up = checkpoint_name(self.gate_up(x_BTD), "gate_up")
+        gate_up_BTGCS = gate_up.reshape(*x_BTD.shape[:2], self.num_groups, 2, -1)
         hidden_BTGS = jax.nn.silu(gate_up_BTGCS[..., 0, :]) * gate_up_BTGCS[..., 1, :]
         return self.out(hidden_BTGS.reshape(*x_BTD.shape[:2], -1))
 

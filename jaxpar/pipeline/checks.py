@@ -4,9 +4,9 @@ import jax
 
 from jaxpar.errors import SettingError
 from jaxpar.mesh import AXES
-from jaxpar.pipeline.remat import POLICIES
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
 from jaxpar.schedule.plan import Plan
+from jaxpar.schedule.recompute import saved_names
 
 
 def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed):
@@ -26,12 +26,12 @@ def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied
             f"that axis. Build the schedule for {mesh.shape['pipe']} ranks."
         )
     for name, value, allowed in (
-        ("remat", remat, POLICIES),
         ("layers", layers, ("loop", "unroll")),
         ("vocabulary", vocabulary, ("ends", "pipe")),
     ):
         if value not in allowed:
             raise SettingError(f"pipeline.{name}={value!r} is unknown: there is no such way. Use one of {allowed}.")
+    saved_names(remat)
     if vocabulary == "pipe" and not (isinstance(embed, VocabularyEmbedding) and isinstance(loss, VocabularyLoss)):
         raise SettingError(
             "pipeline.vocabulary='pipe' needs embed as a VocabularyEmbedding and loss as a VocabularyLoss: the tables "

@@ -22,7 +22,7 @@ from jaxpar.pipeline.checks import check_arguments, check_batch, check_params, c
 from jaxpar.pipeline.graph import cut, trace
 from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick, with_tied
 from jaxpar.pipeline.layout import Layout
-from jaxpar.pipeline.remat import checkpointed
+from jaxpar.pipeline.remat import check_names, checkpointed
 from jaxpar.pipeline.split import split_layer
 from jaxpar.schedule.plan import Plan
 
@@ -99,7 +99,8 @@ def value_and_grad(
       mesh: jax.sharding.Mesh with the axes ``data``, ``pipe`` and ``tensor``.
       embed: (p_embed, inputs) -> x; None: the inputs are x.
       param_specs: like params, PartitionSpecs over ``tensor`` alone; a layer's without the stacked dim. None: whole.
-      remat: "none", "full" or "dots": what a layer keeps for its backward pass.
+      remat: what a layer's backward recomputes: "none", "dots" (all but its matrix products), "full", or "names:a,b"
+        (all but what the layer marks by these names). R runs where the schedule has it, else right before I.
       layers: "loop" over a stage's layers, or "unroll".
       vocabulary: "ends": embed on the first rank, loss on the last. "pipe": both split over all ranks along the
         vocabulary; embed must be a VocabularyEmbedding and loss a VocabularyLoss. Pad the tables' rows to a multiple
@@ -121,9 +122,11 @@ def value_and_grad(
       TypeError: a layer whose output is not like its input (at trace time).
     """
     schedule = check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed)
-    plan = schedule if isinstance(schedule, Plan) else schedule.lower(recompute=True)
+    if not isinstance(schedule, Plan):
+        schedule = (schedule if remat == "none" else schedule.with_recompute()).lower(recompute=True)
     options = _Options(
-        layer=checkpointed(layer, remat),
+        layer=layer,
+        remat=remat,
         loss=loss,
         embed=embed,
         tied=tuple(tied),
@@ -134,8 +137,8 @@ def value_and_grad(
         param_specs=param_specs,
     )
     if layout is not None:
-        return Pipeline(plan, layout, jax.jit(functools.partial(_run, options, plan, layout, packed)))
-    return _LazyPipeline(plan, options, packed)
+        return Pipeline(schedule, layout, jax.jit(functools.partial(_run, options, schedule, layout, packed)))
+    return _LazyPipeline(schedule, options, packed)
 
 
 class _LazyPipeline:
@@ -160,6 +163,7 @@ class _LazyPipeline:
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Options:
     layer: Any
+    remat: str
     loss: Any
     embed: Any
     tied: tuple
@@ -277,7 +281,9 @@ def _trace_layer(options, params, batch, key, plan):
     if options.embed is not None:
         x = jax.eval_shape(options.embed, params["embed"], x)
     rng = None if key is None else jax.eval_shape(lambda k: jax.random.split(k, num_rows), key)
-    return x, split_layer(options.layer, p, x, rows(batch["side"]), rng)
+    args = p, x, rows(batch["side"]), rng
+    check_names(options.layer, options.remat, *args)
+    return x, split_layer(checkpointed(options.layer, options.remat), *args)
 
 
 def _count_tokens(options, params, batch):

@@ -25,7 +25,17 @@ POOLS = ("FR", "FI", "FW", "RI", "RW", "IW")
 
 # Same bytes in, same or fewer out: keep the source instead of the result.
 VIEWS = frozenset(
-    ["reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "convert_element_type", "copy", "copy_p"]
+    [
+        "reshape",
+        "transpose",
+        "broadcast_in_dim",
+        "squeeze",
+        "expand_dims",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "name",
+    ]
 )
 # Cheaper to compute again than to keep, where the operands are kept anyway.
 CHEAP = VIEWS.union(

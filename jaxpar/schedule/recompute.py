@@ -1,10 +1,13 @@
-"""Recomputation as scheduled actions: R put into a schedule's ticks."""
+"""Recomputation as scheduled actions: R put into a schedule's ticks, and the settings that ask for it."""
 
 import dataclasses
 
+from jaxpar.errors import SettingError
 from jaxpar.schedule.action import PHASE, Action
 
-_SENDS = frozenset("FIB")  # what R would hold up, and with it another rank
+POLICIES = ("none", "dots", "full")
+_NAMES = "names:"
+_HURRY = frozenset("EFHIBG")  # what another rank may wait for, so that R must not hold it up
 
 
 def with_recompute(schedule):
@@ -34,5 +37,22 @@ def with_recompute(schedule):
     return dataclasses.replace(schedule, ticks=rows)
 
 
+def saved_names(remat):
+    """The names in "names:a,b", the values that are kept; () for one of POLICIES.
+
+    Raises:
+      SettingError: neither.
+    """
+    if remat in POLICIES:
+        return ()
+    names = tuple(name.strip() for name in str(remat).removeprefix(_NAMES).split(","))
+    if not str(remat).startswith(_NAMES) or not all(names):
+        raise SettingError(
+            f"pipeline.remat={remat!r} is unknown: it says what a layer's backward recomputes. Use one of "
+            f"{', '.join(POLICIES)}, or {_NAMES}a,b to keep only what the layer marks by these names."
+        )
+    return names
+
+
 def _is_free(cell):
-    return not any(action.kind in _SENDS or action.kind == "R" for action in cell)
+    return not any(action.kind in _HURRY or action.kind == "R" for action in cell)

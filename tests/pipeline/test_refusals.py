@@ -101,3 +101,10 @@ def test_tokens_must_be_known_before_the_first_forward():
     params = {"embed": {}, "layers": {"w": jnp.ones((1, 2, 2))}, "head": {}}
     with pytest.raises(TypeError, match="number of counted tokens depends on the parameters or on y"):
         fn(params, {"inputs": jnp.ones((1, 2)), "labels": jnp.ones(1, jnp.int32)})
+
+
+def test_a_name_that_marks_nothing_is_refused(tiny):
+    model, fn, params, batch = tiny
+    fn = pipeline(model, make_mesh(2, 2, 2), schedule_of("1f1b", 2, 3), remat="names:qkv,gate")
+    with pytest.raises(SettingError, match=r"asks for gate, which .* Use one of attended, gate_up, qkv"):
+        fn(params, batch)

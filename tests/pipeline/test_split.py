@@ -70,7 +70,7 @@ def _run(split, p, x, side, rng, ct, ct_aux):
 
 
 @pytest.mark.filterwarnings("ignore:W has")
-@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("remat", ["none", "dots", "full", "names:qkv,gate_up"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["decoder", *LAYERS])
 def test_parts_equal_vjp(name, dtype, remat):
@@ -131,6 +131,14 @@ def test_nothing_is_computed_twice():
     whole = trace(lambda p, x, ct: jax.vjp(lambda p, x: layer(p, x, {}, None), p, x)[1](ct), p, x, x)
     parts = split.flops["F"] + split.flops["I"] + split.flops["W"]
     assert parts <= 1.02 * count_flops(whole)
+
+
+def test_names_keep_what_they_mark():
+    layer, p, x = _wide_layer()
+    full, some, none = (split_layer(checkpointed(layer, r), p, x, {}, None) for r in ("full", "names:gate_up", "none"))
+    assert none.flops["R"] < some.flops["R"] < full.flops["R"]
+    kept = [a.shape for pool in ("FR", "FI", "FW") for a in some.pools[pool]]
+    assert sorted(kept) == sorted([x.shape, (*x.shape[:2], 1024)])
 
 
 def test_recompute_runs_the_forward_again_and_keeps_the_input_alone():
