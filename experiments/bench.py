@@ -9,9 +9,10 @@ All compute the loss and the gradients of one batch with the same decoder (8 lay
 
   single              one device, the whole batch in one go; single_accumulated: microbatch by microbatch
   autodiff            GPipe by differentiating through a loop over ticks; autodiff_remat: with recomputation
-  jaxpar              ours, for every schedule
+  jaxpar              ours, for every schedule; two chunks a rank where it takes them
 
-Reports medians: CPU seconds (of all threads), wall seconds, temporary bytes of one device, bytes of the compiled text.
+Reports medians: CPU seconds (of all threads), wall seconds, temporary bytes of one device, bytes of the compiled text;
+of ours the simulated bubble at unit costs and the peak of live activations, in microbatches.
 On two cores wall seconds of 4 ranks say little; --wall instead runs 2 ranks, one a core, and compares their wall clock
 with the makespan simulated from action times that it measures on one core.
 

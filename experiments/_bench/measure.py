@@ -52,7 +52,7 @@ def measure(programs, num_turns):
 def _ratios(row, rows):
     """For CPU seconds, wall seconds and temporary bytes: row / baseline's row, None where there is none."""
     ratios = {}
-    for baseline in ("single", "autodiff"):
+    for baseline in ("single", "single_accumulated", "autodiff"):
         base = next((other for other in rows if other["name"] == baseline), None)
         for key, short in (("cpu_s", "cpu"), ("wall_s", "wall"), ("temp_bytes", "temp")):
             known = base is not None and base[key] and row[key] is not None

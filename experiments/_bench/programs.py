@@ -28,7 +28,8 @@ class Program:
 
     Attributes:
       row: what the result's row says of it: name, schedule, vocabulary, ranks, num_microbatches, temp_bytes (of one
-        device), program_bytes (of the compiled text), compile_s.
+        device), program_bytes (of the compiled text), compile_s; ours also bubble (simulated, unit costs, gradients
+        sent after I) and peak_live (most activations of a rank, in microbatches).
       compiled: called with args, gives a tree whose first leaf is the loss.
       args: tuple.
     """
@@ -86,14 +87,16 @@ def make_jaxpar(case, schedule, vocabulary="ends", layers="unroll"):
     """Program of ours for a schedule by name; interleaved ones get two chunks a rank."""
     step, args = jaxpar_step(case, schedule, vocabulary, layers)
     row = {"name": "jaxpar", "schedule": schedule, "vocabulary": vocabulary, "ranks": case.size.num_ranks}
-    return _compile(case, {**row, "layers": layers}, step.run, args)
+    timeline = _schedule(case, schedule).simulate()
+    on_paper = {"bubble": timeline.bubble, "peak_live": max(timeline.peak_live)}
+    return _compile(case, {**row, "layers": layers, **on_paper}, step.run, args)
 
 
 def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll"):
     """(Pipeline, arguments of its `run`): packed parameters, batch, no random key, the plan's tables."""
     size, model = case.size, case.model
     mesh = _mesh(size.num_ranks)
-    table = build(schedule, size.num_ranks, case.num_microbatches, num_chunks_of(schedule))
+    table = _schedule(case, schedule)
     layout = Layout.of(table, size.num_layers)
     step = make_grad_fn(model, table, mesh, layout=layout, layers=layers, vocabulary=vocabulary)
     packed = {**case.params, "layers": layout.pack(case.params["layers"])}
@@ -104,6 +107,10 @@ def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll"):
     batch = jax.device_put(case.batch, NamedSharding(mesh, P("data")))
     tables = jax.device_put(step.tables(), NamedSharding(mesh, P()))
     return step, (params, batch, None, tables)
+
+
+def _schedule(case, name):
+    return build(name, case.size.num_ranks, case.num_microbatches, num_chunks_of(name))
 
 
 def finish(result):

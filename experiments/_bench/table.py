@@ -5,25 +5,31 @@ from rich.text import Text
 
 from experiments._app.terminal import human_bytes
 
+_COLUMNS = ("CPU s", "/one", "/accum", "/GPipe", "wall s", "temp", "/GPipe", "text", "bubble", "peak")
+
 
 def results_table(rows, title):
-    """A rich Table of the rows that `measure` gives, one number of microbatches."""
+    """A rich Table of the rows that `measure` gives, one number of microbatches.
+
+    Ratios stand right of what they divide: by one device (the whole batch), by one device that accumulates the same
+    microbatches, by GPipe by autodiff.
+    """
     table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    for name in ("program", "schedule", "vocab"):
-        table.add_column(name, no_wrap=True)
-    for name in ("CPU s", "wall s", "temp", "text"):
+    table.add_column("program", no_wrap=True)
+    for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("CPU / single", "CPU / autodiff", "temp / autodiff"):
-        table.add_column(name, justify="right")
     for row in rows:
+        ours = row["name"] == "jaxpar"
         table.add_row(
-            *(row[key] or "-" for key in ("name", "schedule", "vocabulary")),
+            " ".join((row["name"], row["schedule"], row["vocabulary"])) if ours else row["name"],
             _seconds(row["cpu_s"]),
+            *(_ratio(row[f"cpu_vs_{base}"]) for base in ("single", "single_accumulated", "autodiff")),
             _seconds(row["wall_s"]),
             human_bytes(row["temp_bytes"]),
+            _ratio(row["temp_vs_autodiff"]),
             f"{row['program_bytes'] / 1000:,.0f} kB",
-            *(_ratio(row[key]) for key in ("cpu_vs_single", "cpu_vs_autodiff", "temp_vs_autodiff")),
-            style="" if row["name"] == "jaxpar" else "dim",
+            *((f"{row['bubble']:.1%}", f"{row['peak_live']:g}") if ours else ("-", "-")),
+            style="" if ours else "dim",
         )
     return table
 

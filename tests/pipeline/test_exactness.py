@@ -7,12 +7,11 @@ asserted: one compilation serves them all.
 import itertools
 
 import pytest
-from tiny import assert_exact, make_mesh, pipeline, schedule_of, tiny_decoder
+from tiny import FAMILIES, assert_exact, make_mesh, pipeline, schedule_of, tiny_decoder
 
 from jaxpar.pipeline import Layout, executor
 from jaxpar.schedule import unify
 
-ONE_CHUNK = ("naive", "gpipe", "1f1b")
 DEFAULT = ((1, 4, 2), (2, 2, 2), (2, 4, 1))
 ALL = [m for m in itertools.product((1, 2), (1, 2, 4), (1, 2)) if m not in DEFAULT]
 NUM_MICROBATCHES = 5  # neither a multiple of the ranks nor fewer
@@ -34,11 +33,19 @@ def _num_layers(stages, even):
 def test_one_chunk(mesh, tied, even, layers, vocabulary):
     data, pipe, tensor = mesh
     model, rows = tiny_decoder(_num_layers(pipe, even) if pipe > 1 else 3, tied), data * NUM_MICROBATCHES
-    schedules = [schedule_of(name, pipe, NUM_MICROBATCHES, 1, vocabulary) for name in ONE_CHUNK]
+    _assert_family(FAMILIES["one"], model, mesh, rows, layers, vocabulary)
+
+
+def _assert_family(names, model, mesh, rows, layers, vocabulary="ends", remat="none"):
+    """All schedules of a family in one program, each exact."""
+    data, pipe, tensor = mesh
+    chunks = 1 if names == FAMILIES["one"] else 2
+    schedules = [schedule_of(name, pipe, NUM_MICROBATCHES, chunks, vocabulary) for name in names]
+    schedules = [s if remat == "none" else s.with_recompute() for s in schedules]
     plans = unify(s.lower(recompute=True) for s in schedules)
     mesh = make_mesh(data, pipe, tensor)
     layout = Layout.of(schedules[0], model.num_layers)
-    fn = pipeline(model, mesh, plans[0], layout, layers=layers, vocabulary=vocabulary)
+    fn = pipeline(model, mesh, plans[0], layout, layers=layers, vocabulary=vocabulary, remat=remat)
     for plan in plans:
         assert_exact(model, fn, mesh, rows, vocabulary, plan, apart=layers == "unroll")
     assert fn.run._cache_size() == 1
@@ -59,20 +66,27 @@ def test_one_chunk(mesh, tied, even, layers, vocabulary):
     ],
 )
 @pytest.mark.parametrize("mesh", _meshes(), ids=str)
-def test_two_chunks(mesh, tied, even, layers, vocabulary):
+@pytest.mark.parametrize("family", ["two", "v"])
+def test_two_chunks(family, mesh, tied, even, layers, vocabulary):
     data, pipe, tensor = mesh
     model, rows = tiny_decoder(_num_layers(2 * pipe, even), tied), data * NUM_MICROBATCHES
-    schedule = schedule_of("interleaved_1f1b", pipe, NUM_MICROBATCHES, 2, vocabulary)
-    mesh = make_mesh(data, pipe, tensor)
-    assert_exact(model, pipeline(model, mesh, schedule, layers=layers, vocabulary=vocabulary), mesh, rows, vocabulary)
+    _assert_family(FAMILIES[family], model, mesh, rows, layers, vocabulary)
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
-@pytest.mark.parametrize("layers", ["loop", "unroll"])
-def test_recomputation_changes_no_number(remat, layers):
-    mesh, model = make_mesh(2, 2, 2), tiny_decoder(3)
-    fn = pipeline(model, mesh, schedule_of("1f1b", 2, 3), remat=remat, layers=layers)
-    assert_exact(model, fn, mesh, 6)
+@pytest.mark.parametrize(
+    ("remat", "layers"),
+    [
+        ("full", "loop"),
+        ("dots", "unroll"),
+        ("names:qkv,gate_up", "loop"),
+        pytest.param("full", "unroll", marks=pytest.mark.slow),
+        pytest.param("dots", "loop", marks=pytest.mark.slow),
+        pytest.param("names:attended", "unroll", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recomputation_changes_no_number(family, remat, layers):
+    _assert_family(FAMILIES[family], tiny_decoder(5), (2, 2, 2), 2 * NUM_MICROBATCHES, layers, remat=remat)
 
 
 def test_unrolled_stages_take_rows_together_too():
@@ -90,16 +104,15 @@ def test_a_users_own_split_of_the_layers(stage_layers):
     assert_exact(model, pipeline(model, mesh, schedule, layout), mesh, 4)
 
 
-@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b"])
-@pytest.mark.parametrize("num_microbatches", [1, 2])
-def test_fewer_microbatches_than_ranks(name, num_microbatches):
-    mesh, model = make_mesh(1, 4, 1), tiny_decoder(4)
-    assert_exact(model, pipeline(model, mesh, schedule_of(name, 4, num_microbatches)), mesh, 2 * num_microbatches)
-
-
-def test_interleaving_fewer_microbatches_than_ranks():
-    mesh, model = make_mesh(1, 4, 1), tiny_decoder(8)
-    assert_exact(model, pipeline(model, mesh, schedule_of("interleaved_1f1b", 4, 3, 2)), mesh, 3)
+@pytest.mark.parametrize("num_microbatches", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fewer_microbatches_than_ranks(family, num_microbatches):
+    mesh, model, chunks = make_mesh(1, 4, 1), tiny_decoder(8), 1 if family == "one" else 2
+    schedules = [schedule_of(name, 4, num_microbatches, chunks) for name in FAMILIES[family]]
+    plans = unify(s.lower(recompute=True) for s in schedules)
+    fn = pipeline(model, mesh, plans[0], Layout.of(schedules[0], 8))
+    for plan in plans:
+        assert_exact(model, fn, mesh, 2 * num_microbatches, plan=plan)
 
 
 def test_the_head_may_lag_behind():

@@ -7,12 +7,25 @@ import numpy as np
 from reference import assert_grads_close, assert_loss_close, random_batch, random_params, reference_value_and_grad
 
 from jaxpar import mesh as meshes
+from jaxpar.errors import SettingError
 from jaxpar.models.decoder import DecoderConfig, decoder
-from jaxpar.schedule import build
+from jaxpar.schedule import build, names
 from jaxpar.sharding import TENSOR_RULES, param_shardings
 from jaxpar.train.grads import make_grad_fn
 
 SEQ_LEN, VOCAB_SIZE, VOCAB_ROWS = 8, 13, 16  # 13 divides by nothing; 16 rows split over pipe x tensor of up to 8
+
+
+def _family(name):
+    """Which schedules can share a program with it: those of one chunk, of two, or of two in a V."""
+    try:
+        return "v" if build(name, 2, 2, 2).placement == "v" else "two"
+    except SettingError:
+        return "one"
+
+
+FAMILIES = {kind: tuple(name for name in names() if _family(name) == kind) for kind in ("one", "two", "v")}
+FAMILIES = {kind: members for kind, members in FAMILIES.items() if members}
 
 
 def make_mesh(data, pipe, tensor):
