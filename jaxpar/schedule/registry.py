@@ -1,6 +1,8 @@
 """Schedules by name."""
 
+import contextlib
 import difflib
+import gc
 import inspect
 
 from jaxpar.errors import SettingError
@@ -53,4 +55,17 @@ def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
                 f"pipeline.{option}={value} is not an option of {name}: "
                 f"it has {', '.join(known) or 'none'}. Leave it out or choose another pipeline.schedule."
             )
-    return builder(int(num_ranks), int(num_microbatches), int(num_chunks), **options)
+    with _garbage_collection_paused():
+        return builder(int(num_ranks), int(num_microbatches), int(num_chunks), **options)
+
+
+@contextlib.contextmanager
+def _garbage_collection_paused():
+    """Large schedules are hundreds of thousands of tuples: each collection would walk them all, and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -11,7 +11,7 @@ from jaxpar.schedule.lower import lower
 from jaxpar.schedule.recompute import with_recompute
 from jaxpar.schedule.render import render_schedule
 from jaxpar.schedule.simulate import simulate
-from jaxpar.schedule.ticks import place
+from jaxpar.schedule.ticks import place, table
 from jaxpar.schedule.vocabulary import with_vocabulary
 
 
@@ -47,6 +47,17 @@ class Schedule:
         cells = [[(action,) for action in order] for order in orders]
         ticks = place(name, cells, num_ranks * num_chunks - 1)
         return cls(name, num_ranks, num_chunks, num_microbatches, placement, ticks)
+
+    @classmethod
+    def from_ticks(cls, name, num_ranks, num_chunks, num_microbatches, placement, ticks):
+        """Put each action into its tick; several in one cell run in the order of a tick.
+
+        Args:
+          ticks: {kind: int array [S, M]}, when each microbatch runs on each stage.
+        """
+        empty = cls(name, num_ranks, num_chunks, num_microbatches, placement, ())
+        ranks = [empty.locate(stage)[0] for stage in range(empty.num_stages)]
+        return dataclasses.replace(empty, ticks=table(ticks, ranks))
 
     @classmethod
     def from_csv(cls, path, name=None):

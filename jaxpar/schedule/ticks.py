@@ -1,7 +1,7 @@
 """From each rank's order to ticks: every cell as early as its inputs allow."""
 
 from jaxpar.errors import ScheduleError
-from jaxpar.schedule.action import inputs
+from jaxpar.schedule.action import PHASE, Action, inputs
 from jaxpar.schedule.render import render_marked
 
 
@@ -42,6 +42,24 @@ def place(name, orders, last_stage, vocabulary=None, where=None):
         for cell, tick in zip(order, ticks, strict=True):
             rows[tick][rank] = cell
     return tuple(map(tuple, rows))
+
+
+def table(ticks, ranks):
+    """The rows of a schedule from the tick of every action.
+
+    Args:
+      ticks: {kind: int [S, M]}, when each microbatch runs on each stage.
+      ranks: int [S], the rank of each stage.
+
+    Returns:
+      rows[t][rank]: tuple of Action in the order of PHASE, empty where the rank idles; from tick 0 to the last action.
+    """
+    cells = [[()] * (1 + max(ranks)) for _ in range(1 + max(int(when.max()) for when in ticks.values()))]
+    for kind in sorted(ticks, key=PHASE.get):
+        for stage, (rank, when) in enumerate(zip(ranks, ticks[kind].tolist(), strict=True)):
+            for microbatch, tick in enumerate(when):
+                cells[tick][rank] += (Action(stage, kind, microbatch),)
+    return tuple(map(tuple, cells))
 
 
 def _number(orders, last_stage, vocabulary):
