@@ -5,20 +5,22 @@ import functools
 import jax
 import numpy as np
 import pytest
-from tiny import make_mesh
+from tiny import FAMILIES, make_mesh
 
 from jaxpar.accounting.collectives import collectives
 from jaxpar.accounting.hlo import parse
 from jaxpar.accounting.memory import temporary_bytes
 from jaxpar.models.decoder import DecoderConfig, decoder
 from jaxpar.models.model import init_params
-from jaxpar.pipeline import Layout, value_and_grad
+from jaxpar.pipeline import Layout
 from jaxpar.pipeline.remat import checkpointed
 from jaxpar.pipeline.split import POOLS, split_layer
-from jaxpar.schedule import build
+from jaxpar.schedule import build, names
 from jaxpar.sharding import TENSOR_RULES, param_shardings
+from jaxpar.train.grads import make_grad_fn
 
 SEQ_LEN = 64
+KEEP_ALL = ("gpipe", "looped_bfs")  # forwards of all microbatches come first
 MODEL = decoder(DecoderConfig(8, 64, 4, 4, 256, 64), 8)
 
 
@@ -26,23 +28,11 @@ MODEL = decoder(DecoderConfig(8, 64, 4, 4, 256, 64), 8)
 def compiled(name, num_microbatches, mesh=(1, 4, 1), remat="none", layers="loop", vocabulary="ends"):
     """(compiled program, pipeline, mesh) of 8 layers; one row a microbatch and data rank."""
     made = make_mesh(*mesh)
-    schedule = build(name, mesh[1], num_microbatches, 2 if name.startswith("interleaved") else 1)
+    schedule = build(name, mesh[1], num_microbatches, 1 if name in FAMILIES["one"] else 2)
     specs = TENSOR_RULES.specs(MODEL.dims)
     layout = Layout.of(schedule, 8)
-    fn = value_and_grad(
-        MODEL.layer,
-        MODEL.loss,
-        schedule,
-        made,
-        embed=MODEL.embed,
-        param_specs=specs,
-        remat=remat,
-        layers=layers,
-        vocabulary=vocabulary,
-        tied=MODEL.tied,
-        layout=layout,
-        packed=True,
-    )
+    options = {"remat": remat, "layers": layers, "vocabulary": vocabulary}
+    fn = make_grad_fn(MODEL, schedule, made, layout=layout, **options)
     params = jax.eval_shape(lambda: init_params(MODEL, jax.random.key(0), layout.rows))
     shardings = param_shardings(made, specs, vocabulary)
     params = jax.tree.map(lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), params, shardings)
@@ -50,7 +40,7 @@ def compiled(name, num_microbatches, mesh=(1, 4, 1), remat="none", layers="loop"
     return fn.run.lower(params, {"inputs": tokens, "labels": tokens}, None, fn.tables()).compile(), fn, made
 
 
-@pytest.mark.parametrize("name", ["1f1b", "interleaved_1f1b"])
+@pytest.mark.parametrize("name", [name for name in names() if name not in KEEP_ALL])
 def test_memory_is_flat_in_microbatches(name):
     few, many = (temporary_bytes(compiled(name, m)[0]) for m in (8, 32))
     assert abs(many - few) <= 0.02 * few
@@ -80,18 +70,27 @@ def _paper_bytes(fn, remat):
     return kept + payloads + grads, stage.temp_size_in_bytes + stage.output_size_in_bytes
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
-@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b"])
+def _remat_by_name():
+    """Every schedule; with recomputation three in the default suite."""
+    for name in names():
+        yield name, "none"
+        few = name in ("gpipe", "1f1b", "interleaved_1f1b")
+        yield pytest.param(name, "full", marks=() if few else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "remat"), list(_remat_by_name()))
 def test_memory_is_what_the_plan_says(name, remat):
-    program, fn, _ = compiled(name, 16, remat=remat)
+    program, fn, _ = compiled(name, 32, remat=remat)
     slots, stage = _paper_bytes(fn, remat)
     measured = temporary_bytes(program)
     assert slots - stage <= measured <= 1.15 * (slots + stage), (measured, slots, stage)
 
 
 def test_recomputation_saves_memory():
-    none, dots, full = (temporary_bytes(compiled("gpipe", 16, remat=r)[0]) for r in ("none", "dots", "full"))
+    remats = ("none", "dots", "full", "names:qkv")
+    none, dots, full, names = (temporary_bytes(compiled("1f1b", 32, remat=remat)[0]) for remat in remats)
     assert none > dots > full
+    assert none > names > full
 
 
 @pytest.mark.parametrize("layers", ["loop", "unroll"])
