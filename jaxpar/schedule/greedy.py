@@ -17,6 +17,7 @@ class Rule:
       live: int [P] or one for all, the most activations a rank holds, from the start of F to the end of W.
       chunk_live: int [P, V] or None, the most of each chunk.
       ahead: int [P] or None, the most forwards of a rank, over all chunks, whose I has not run.
+      pending: int [P] or None, the most I of a rank whose W has not run.
       due: int [P, 2 V, M] or None. Where given, a rank runs its F (of each chunk) and then its I strictly by ascending
         due, waiting for them; only W goes where there is room, as `order` says.
     """
@@ -25,6 +26,7 @@ class Rule:
     live: np.ndarray | int
     chunk_live: np.ndarray | None = None
     ahead: np.ndarray | None = None
+    pending: np.ndarray | None = None
     due: np.ndarray | None = None
 
 
@@ -62,83 +64,100 @@ def stage_table(num_ranks, num_chunks, placement):
 
 
 def _play(stages, num_microbatches, rules):
-    """(history, winner): history[t, k, rank] is the column (F of each chunk, I, then W) that rule k ran, or -1."""
+    """(history, winner): history[t, k, rank] is the column (F of each chunk, I, then W) that rule k ran, 3 V if none.
+
+    Arrays have a row a column and then, side by side, the ranks of each rule, N = K P in all.
+    """
     num_ranks, num_chunks = stages.shape
-    columns, split = 3 * num_chunks, 2 * num_chunks
-    end = num_ranks * columns  # a column that is always done: input of the first F and of the last I
-    before, after = _neighbours(stages, end)
-    score, live, chunk_live, ahead = _arrays(rules, stages, num_microbatches)
-    strict, due = _due(rules, stages, num_microbatches)
-    counts = np.zeros((len(rules), end + 1), np.int32)
-    counts[:, end] = num_microbatches
-    cells = counts[:, :end].reshape(len(rules), num_ranks, columns)  # a view: how often each column ran
-    forward, backward, weight = cells[..., :num_chunks], cells[..., num_chunks:split], cells[..., split:]
+    columns, split, width = 3 * num_chunks, 2 * num_chunks, len(rules) * num_ranks
+    score, columns_by_score = _scores(rules, num_chunks, num_ranks)
+    live, chunk_live, ahead, pending = _caps(rules, stages, num_microbatches)
+    strict, due, first_due = _due(rules, stages, num_microbatches)
+    # How often each column ran; then a row for ranks that idle, and one number for what is always done.
+    counts = np.zeros((columns + 1) * width + 1, np.int32)
+    counts[-1] = num_microbatches
+    before, after = _neighbours(stages, len(rules))
+    cells = counts[: columns * width].reshape(columns, width)
+    forward, backward, weight = cells[:num_chunks], cells[num_chunks:split], cells[split:]
     ready = np.empty(cells.shape, bool)
-    rows, ranks = np.ogrid[: len(rules), :num_ranks]
+    places = np.arange(width)
     history = []
     while True:
-        held, waiting = forward - weight, forward - backward
-        room = (held.sum(-1) < live) & (waiting.sum(-1) < ahead)
-        ready[..., :num_chunks] = (counts[:, before] > forward) & (held < chunk_live) & room[..., None]
-        ready[..., num_chunks:split] = (counts[:, after] > backward) & (waiting > 0)
-        ready[..., split:] = backward > weight
-        if strict:
-            following = np.take_along_axis(due, cells[strict, :, :split, None], -1)[..., 0]
-            ready[strict, :, :split] &= following == following.min(-1, keepdims=True)
-        ranked = np.where(ready, score, -1)
-        choice = ranked.argmax(-1)
-        runs = ranked[rows, ranks, choice] >= 0
-        if not runs.any():
+        held, waiting, split_off = forward - weight, forward - backward, backward - weight
+        room = (held.sum(0) < live) & (waiting.sum(0) < ahead)
+        ready[:num_chunks] = (counts[before] > forward) & (held < chunk_live) & room
+        ready[num_chunks:split] = (counts[after] > backward) & (waiting > 0) & (split_off.sum(0) < pending)
+        np.greater(split_off, 0, out=ready[split:])
+        if strict.size:
+            following = due[first_due + cells[:split, strict]]
+            ready[:split, strict] &= following == following.min(0)
+        best = (ready * score).max(0)
+        if not best.any():
             raise ValueError("no rule can go on: their caps leave no room.")
-        cells[rows, ranks, choice] += runs
-        history.append(np.where(runs, choice, -1).astype(np.int16))
+        choice = columns_by_score[best, places]
+        counts[choice * width + places] += 1
+        history.append(choice)
         if len(history) >= columns * num_microbatches:
-            ended = (weight == num_microbatches).all((1, 2))
+            ended = (weight == num_microbatches).all(0).reshape(len(rules), num_ranks).all(1)
             if ended.any():
-                return np.array(history), int(ended.argmax())
+                return np.array(history).reshape(len(history), len(rules), num_ranks), int(ended.argmax())
 
 
-def _neighbours(stages, end):
-    """Columns of the previous stage's F and of the next stage's I, both int [P, V]; `end` where there is none."""
-    num_chunks = stages.shape[1]
-    column = np.full(stages.size + 2, end)
-    position = np.arange(stages.shape[0])[:, None] * 3 * num_chunks + np.arange(num_chunks)
-    column[stages + 1] = position
-    before = column[stages]
-    column[stages + 1] = position + num_chunks
-    return before, column[stages + 2]
-
-
-def _arrays(rules, stages, num_microbatches):
-    """The rules as arrays with one row a rule; what is None does not bind."""
+def _neighbours(stages, num_rules):
+    """Where in `counts` the previous stage's F and the next stage's I are, both int [V, N]; -1 where there is none."""
     num_ranks, num_chunks = stages.shape
-    most = num_chunks * num_microbatches + 1
+    width = num_rules * num_ranks
+    column = np.full((num_rules, stages.size + 2), -1)
+    position = np.arange(num_rules)[:, None, None] * num_ranks + np.arange(num_ranks)[:, None]
+    position = position + np.arange(num_chunks) * width  # [K, P, V]
+    column[:, stages + 1] = position
+    before = column[:, stages]
+    column[:, stages + 1] = position + num_chunks * width
+    after = column[:, stages + 2]
+    return (array.reshape(width, num_chunks).T for array in (before, after))
 
-    def stacked(name, shape, default):
+
+def _caps(rules, stages, num_microbatches):
+    """live int [N], chunk_live int [V, N], ahead and pending int [N]; what is None does not bind."""
+    most = stages.size * num_microbatches + 1
+
+    def stacked(name, shape):
         values = [getattr(rule, name) for rule in rules]
-        return np.array([np.broadcast_to(default if v is None else v, shape) for v in values], np.int32)
+        return np.concatenate([np.broadcast_to(most if value is None else value, shape) for value in values])
 
+    ranks = len(stages)
     return (
-        np.array([_scores(rule.order, num_chunks) for rule in rules], np.int32)[:, None],
-        stacked("live", num_ranks, most),
-        stacked("chunk_live", stages.shape, most),
-        stacked("ahead", num_ranks, most),
+        stacked("live", ranks),
+        stacked("chunk_live", stages.shape).T,
+        stacked("ahead", ranks),
+        stacked("pending", ranks),
     )
 
 
 def _due(rules, stages, num_microbatches):
-    """(numbers of the rules that have `due`, their dues int [K, P, 2 V, M + 1]: what has run M times is never due)."""
+    """The rules that have `due`: their places in N, their dues, flat, and where each place's begin, int [2 V, places].
+
+    What has run M times is never due.
+    """
     num_ranks, num_chunks = stages.shape
     strict = [number for number, rule in enumerate(rules) if rule.due is not None]
-    due = np.full((len(strict), num_ranks, 2 * num_chunks, num_microbatches + 1), np.iinfo(np.int32).max, np.int32)
-    for row, number in enumerate(strict):
-        due[row, ..., :-1] = rules[number].due
-    return strict, due
+    shape = (2 * num_chunks, len(strict) * num_ranks, num_microbatches + 1)
+    due = np.full(shape, np.iinfo(np.int32).max, np.int32)
+    for at, number in enumerate(strict):
+        due[:, at * num_ranks : (at + 1) * num_ranks, :-1] = np.swapaxes(rules[number].due, 0, 1)
+    places = np.array([number * num_ranks + rank for number in strict for rank in range(num_ranks)], int)
+    first = np.arange(shape[0] * shape[1]).reshape(shape[:2]) * shape[2]
+    return places, due.ravel(), first
 
 
-def _scores(order, num_chunks):
-    """int [3 V]: higher is preferred."""
-    columns = [_KINDS.index(name[0]) * num_chunks + int(name[1:]) for name in order.split()]
-    scores = np.empty(3 * num_chunks, int)
-    scores[columns] = np.arange(3 * num_chunks)[::-1]
-    return scores
+def _scores(rules, num_chunks, num_ranks):
+    """(score of each column, int [3 V, N], higher is preferred; column of each score, 3 V of 0, int [3 V + 1, N])."""
+    columns = 3 * num_chunks
+    names = [f"{kind}{chunk}" for kind in _KINDS for chunk in range(num_chunks)]
+    orders = np.array([[names.index(name) for name in rule.order.split()] for rule in rules])
+    columns_by_score = np.concatenate([np.full((len(rules), 1), columns), orders[:, ::-1]], axis=1)
+    score = columns_by_score.argsort(axis=1)[:, :columns]
+    return (
+        np.repeat(score.T, num_ranks, axis=1).astype(np.int16),
+        np.repeat(columns_by_score.T, num_ranks, axis=1).astype(np.int32),
+    )

@@ -20,16 +20,16 @@ def interleaved_1f1b(num_ranks, num_microbatches, num_chunks=1):
     """
     if num_chunks == 1:
         return dataclasses.replace(one_f_one_b(num_ranks, num_microbatches), name="interleaved_1f1b")
-    groups = _groups(num_ranks, num_microbatches)
+    parts = groups(num_ranks, num_microbatches)
     total = num_chunks * num_microbatches
     orders = []
     for rank in range(num_ranks):
         stages = [chunk * num_ranks + rank for chunk in range(num_chunks)]
-        forwards = [Action(stage, "F", m) for group in groups for stage in stages for m in group]
-        backwards = [Action(stage, "B", m) for group in groups for stage in reversed(stages) for m in group]
+        forwards = [Action(stage, "F", m) for group in parts for stage in stages for m in group]
+        backwards = [Action(stage, "B", m) for group in parts for stage in reversed(stages) for m in group]
         # The first backward follows the first forward of the last chunk, and two more forwards for each rank behind:
         # one for the forward's way there, one for the gradient's way back.
-        warmup = min((num_chunks - 1) * len(groups[0]) + 2 * (num_ranks - 1 - rank), total)
+        warmup = min((num_chunks - 1) * len(parts[0]) + 2 * (num_ranks - 1 - rank), total)
         order = forwards[:warmup]
         for forward, backward in zip(forwards[warmup:], backwards, strict=False):
             order += [forward, backward]
@@ -37,7 +37,7 @@ def interleaved_1f1b(num_ranks, num_microbatches, num_chunks=1):
     return Schedule.from_orders("interleaved_1f1b", num_ranks, num_chunks, num_microbatches, "loop", orders)
 
 
-def _groups(num_ranks, num_microbatches):
+def groups(num_ranks, num_microbatches):
     """Consecutive ranges of microbatches, M // P of them, larger ones first."""
     count = max(1, num_microbatches // num_ranks)
     small, larger = divmod(num_microbatches, count)

@@ -6,12 +6,35 @@ import gc
 import inspect
 
 from jaxpar.errors import SettingError
+from jaxpar.schedule.dualpipe_v import dualpipe_v
+from jaxpar.schedule.eager import eager_1f1b
+from jaxpar.schedule.fused import fused_1f1b, fused_zb
 from jaxpar.schedule.gpipe import gpipe
 from jaxpar.schedule.interleaved import interleaved_1f1b
+from jaxpar.schedule.interleaved_zb import interleaved_zb
+from jaxpar.schedule.looped_bfs import looped_bfs
 from jaxpar.schedule.naive import naive
 from jaxpar.schedule.one_f_one_b import one_f_one_b
+from jaxpar.schedule.v_placement import v_half, v_min, zb_v
+from jaxpar.schedule.zero_bubble import zb_h1, zb_h2
 
-_BUILDERS = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved_1f1b": interleaved_1f1b}
+_BUILDERS = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "looped_bfs": looped_bfs,
+    "1f1b": one_f_one_b,
+    "eager_1f1b": eager_1f1b,
+    "interleaved_1f1b": interleaved_1f1b,
+    "fused_1f1b": fused_1f1b,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+    "interleaved_zb": interleaved_zb,
+    "fused_zb": fused_zb,
+    "zb_v": zb_v,
+    "v_half": v_half,
+    "v_min": v_min,
+    "dualpipe_v": dualpipe_v,
+}
 
 
 def names():
