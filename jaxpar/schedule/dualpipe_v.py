@@ -6,15 +6,15 @@ import dataclasses
 from jaxpar.schedule.action import Action
 from jaxpar.schedule.schedule import Schedule
 from jaxpar.schedule.ticks import place
-from jaxpar.schedule.v_placement import check_two_chunks
+from jaxpar.schedule.v_placement import check_two_chunks, zb_v
 
 
 def dualpipe_v(num_ranks, num_microbatches, num_chunks=2):
     """Forwards and backwards in common ticks in the middle, the backward split only where ranks would wait.
 
     Every rank holds at most P + 1/2 microbatches. Makespan 3 M + (P - 1)/2 at unit costs for M of at least 2 P when
-    the gradient leaves after B. The order needs 2 P microbatches; with fewer it is that order without those that do
-    not exist, as early as possible, which keeps the bound on memory.
+    the gradient leaves after B. With fewer than 2 P microbatches the ways in and out leave no middle for all ranks:
+    then it is the order of ZB-V, which has the same V, holds no more and waits less.
     Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 (DualPipe), cut in half at its middle as in
     DeepSeek's DualPipeV.
 
@@ -22,19 +22,18 @@ def dualpipe_v(num_ranks, num_microbatches, num_chunks=2):
       SettingError: the number of chunks is not two.
     """
     check_two_chunks("dualpipe_v", num_chunks)
-    full = max(num_microbatches, 2 * num_ranks)
-    orders = []
-    for rank in range(num_ranks):
-        cells = _numbered(_order(rank, num_ranks, full), (rank, 2 * num_ranks - 1 - rank))
-        if full > num_microbatches:
-            cells = (tuple(action for action in cell if action.microbatch < num_microbatches) for cell in cells)
-        orders.append([cell for cell in cells if cell])
+    if num_microbatches < 2 * num_ranks:
+        return dataclasses.replace(zb_v(num_ranks, num_microbatches), name="dualpipe_v")
+    orders = [
+        _numbered(_order(rank, num_ranks, num_microbatches), (rank, 2 * num_ranks - 1 - rank))
+        for rank in range(num_ranks)
+    ]
     empty = Schedule("dualpipe_v", num_ranks, 2, num_microbatches, "v", ())
     return dataclasses.replace(empty, ticks=place("dualpipe_v", orders, 2 * num_ranks - 1))
 
 
 def _order(rank, num_ranks, num_microbatches):
-    """One rank's cells for at least 2 P microbatches, as tuples of kind and chunk."""
+    """One rank's cells, as tuples of kind and chunk."""
     behind = num_ranks - 1 - rank  # ranks between this one and the turn
     cells = 2 * behind * [("F0",)]
     cells += (rank + 1) * [("F0",), ("F1",)]

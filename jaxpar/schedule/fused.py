@@ -25,8 +25,8 @@ def fused_zb(num_ranks, num_microbatches, num_chunks=1):
     """The F and I of fused_1f1b in the same ticks, and each W in a later tick where it costs nothing.
 
     A rank runs a W where some rank is busy longer in that tick anyway; rank 0, which gets its gradients last, runs it
-    at once. What is left at the end has ticks of its own. Makespan 3 M + (P - 1)/V at unit costs where P divides M and
-    a tick costs each rank its own actions (mode "free"). Holds no more than fused_1f1b.
+    at once. What is left at the end has ticks of its own. Makespan 3 M + (P - 1)/V at unit costs for M of at least P
+    where a tick costs each rank its own actions (mode "free"). Holds no more than fused_1f1b.
     Source: W apart from I as in Qi et al. 2023, arXiv:2401.10241, section 2, on the ticks of fused_1f1b.
     """
     forward, backward = _ticks(num_ranks, num_microbatches, num_chunks)

@@ -16,7 +16,7 @@ def interleaved_zb(num_ranks, num_microbatches, num_chunks=1):
     For other M that order and some list schedules under the same cap are played, and the shortest is taken: also the
     least possible for all P up to 8 and M up to 20 (with fewer microbatches than ranks that is the way round the ring,
     ((2 V - j + 1) P - 1 + 2 j M)/V for the worst j from 1 to V). With one chunk this is ZB-H1.
-    Source: Qi et al. 2023, arXiv:2401.10241, section 5 (schedules by heuristic under a cap), on the order of Narayanan
+    Source: Qi et al. 2023, arXiv:2401.10241, section 3.1 (list scheduling under a cap), on the order of Narayanan
     et al. 2021, arXiv:2104.04473, section 2.2.2.
     """
     live = num_ranks * num_chunks

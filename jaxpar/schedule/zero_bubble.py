@@ -14,7 +14,7 @@ def zb_h1(num_ranks, num_microbatches, num_chunks=1):
     max(3 M + P - 1, 2 M + 2 P - 1) at unit costs, the least possible: the last rank begins after P - 1 forwards, and
     rank 0 has M each of I and W left when its first gradient arrives. With fewer microbatches than ranks the warm-up
     is all of them.
-    Source: Qi et al. 2023, arXiv:2401.10241, section 2.3.
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.1.
 
     Raises:
       SettingError: more than one chunk a rank.
@@ -28,7 +28,7 @@ def zb_h2(num_ranks, num_microbatches, num_chunks=1):
     Every rank holds at most min(2 P - 1, M) microbatches, at most P weight gradients wait, and rank r is busy from tick
     r to tick r + 3 M where M is at least 2 P - 1. A step that begins and ends together takes 3 M + P - 1 at unit costs
     all the same, as ZB-H1 does with half the memory; what the memory buys is slack where W takes less than F.
-    Source: Qi et al. 2023, arXiv:2401.10241, section 2.3.
+    Source: Qi et al. 2023, arXiv:2401.10241, section 2.2.
 
     Raises:
       SettingError: more than one chunk a rank.
