@@ -10,9 +10,10 @@ from jaxpar.schedule.schedule import Schedule
 def zb_v(num_ranks, num_microbatches, num_chunks=2):
     """Zero bubble within the memory of 1F1B: every rank holds at most P microbatches.
 
-    Makespan 3 M + (P - 1)/2 at unit costs for M > P: no rank waits once it has begun, and the last one begins after
-    P - 1 chunks. Its order is the V of the paper with three ticks a hop, W put where F and I leave room. With fewer
-    microbatches than ranks the order is the same, and the way down and up the V decides how long it takes.
+    Makespan 3 M + (P - 1)/2 at unit costs for M of at least P, the least possible; with fewer microbatches the way down
+    and up the V decides. The order is the V of the paper with three ticks a hop, W put where F and I leave room. At
+    most P/2 microbatches of weight gradients wait. That is half of what a rank needs that shall not wait at all between
+    its first action and its last (as the paper counts bubbles), and a step that all ranks end together is no longer.
     Source: Qi et al. 2023, arXiv:2401.10241, section 6; Qi et al. 2024, arXiv:2405.15362, section 3.
 
     Raises:

@@ -79,15 +79,18 @@ def test_one_f_one_b_holds_fewer_activations_on_later_ranks():
 
 
 def test_names_are_the_tour():
-    assert names() == ("naive", "gpipe", "1f1b", "interleaved_1f1b")
+    unsplit = ("naive", "gpipe", "looped_bfs", "1f1b", "eager_1f1b", "interleaved_1f1b", "fused_1f1b")
+    assert names()[:15] == (
+        *unsplit, "zb_h1", "zb_h2", "interleaved_zb", "fused_zb", "zb_v", "v_half", "v_min", "dualpipe_v"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("1fb1", 2, 4), r"pipeline\.schedule=1fb1 is unknown: .* Use 1f1b \(the nearest name\), or one of naive, "),
-        (("interleaved", 2, 4), "Use interleaved_1f1b"),
-        (("???", 2, 4), "Use one of naive, gpipe, 1f1b, interleaved_1f1b"),
+        (("interleaved", 2, 4), "Use interleaved_zb"),
+        (("???", 2, 4), "Use one of naive, gpipe, looped_bfs, 1f1b, "),
         (("gpipe", 2, 4, 2), r"pipeline\.num_chunks=2 is not 1: .* Use num_chunks=1 or .*interleaved_1f1b"),
         (("1f1b", 2, 4, 2), r"pipeline\.num_chunks=2 is not 1"),
         (("1f1b", 0, 4), r"mesh\.pipe=0 is not a positive integer"),

@@ -7,7 +7,8 @@ import time
 import pytest
 
 import jaxpar.schedule
-from jaxpar.schedule import build
+from jaxpar.schedule import build, names
+from tests.schedule.test_families import chunks_of
 
 
 def test_importing_does_not_import_jax():
@@ -15,8 +16,10 @@ def test_importing_does_not_import_jax():
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize(("name", "num_chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)])
-def test_large_sizes_are_quick(name, num_chunks):
+@pytest.mark.parametrize("name", names())
+def test_large_sizes_are_quick(name):
+    num_chunks = max(chunks for chunks in chunks_of(name) if chunks <= 2)
+
     def seconds(function, *arguments, **options):
         start = time.process_time()
         result = function(*arguments, **options)
@@ -25,6 +28,8 @@ def test_large_sizes_are_quick(name, num_chunks):
     first, schedule = seconds(build, name, 64, 512, num_chunks)
     assert min(first, seconds(build, name, 64, 512, num_chunks)[0]) < 1
     assert seconds(schedule.check)[0] < 5
+    if name == "naive":
+        return  # one rank at a time: 65,536 ticks of 64 ranks are a table of a gigabyte
     lowering, plan = seconds(schedule.lower)
     assert lowering < 5
     assert plan.table.nbytes < 50e6
