@@ -35,12 +35,10 @@ def fused_zb(num_ranks, num_microbatches, num_chunks=1):
     runs = {name: _runs(when, num_ranks, num_ticks) for name, when in (("F", forward), ("I", backward))}
     busy = runs["F"] + runs["I"]
     room = np.maximum(busy.max(0), busy[0] + runs["I"][0])
-    most = np.cumsum(runs["F"] - np.pad(runs["I"], ((0, 0), (1, 0)))[:, :-1], axis=1).max()
     for rank in range(num_ranks):
         order = backward[rank::num_ranks].ravel().argsort(kind="stable")  # a rank has one I a tick
-        when = _fill(runs["F"][rank], runs["I"][rank], busy[rank] < room, int(most))
         mine = np.empty(order.size, int)
-        mine[order] = when
+        mine[order] = _fill(runs["I"][rank], busy[rank] < room)
         weight[rank::num_ranks] = mine.reshape(num_chunks, num_microbatches)
     ticks = {"F": forward, "I": backward, "W": weight}
     return Schedule.from_ticks("fused_zb", num_ranks, num_chunks, num_microbatches, "loop", ticks)
@@ -66,23 +64,17 @@ def _runs(when, num_ranks, num_ticks):
     return np.bincount((ranks * num_ticks + when).ravel(), minlength=num_ranks * num_ticks).reshape(num_ranks, -1)
 
 
-def _fill(forwards, backwards, room, most):
+def _fill(backwards, room):
     """The ticks of one rank's W, in the order of its I.
 
     Args:
-      forwards, backwards: int [T], F and I of the rank in each tick.
+      backwards: int [T], I of the rank in each tick.
       room: bool [T], a W costs nothing.
-      most: int, chunk activations that the rank may hold; at the cap W runs at once.
     """
-    when, live, waiting = [], 0, 0
-    following = [*forwards[1:].tolist(), 0]
-    for tick, (f, i, free, n) in enumerate(
-        zip(forwards.tolist(), backwards.tolist(), room.tolist(), following, strict=True)
-    ):
-        live += f
-        waiting += i
-        if waiting and (free or live + n > most):
+    when, waiting = [], 0
+    for tick, (runs, free) in enumerate(zip(backwards.tolist(), room.tolist(), strict=True)):
+        waiting += runs
+        if waiting and free:
             when.append(tick)
-            live -= 1
             waiting -= 1
-    return when + [len(following) + i for i in range(waiting)]
+    return when + [len(room) + i for i in range(waiting)]

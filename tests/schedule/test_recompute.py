@@ -3,12 +3,13 @@
 import pytest
 
 from jaxpar.schedule import Costs, build, names
+from tests.schedule.test_families import chunks_of
 
 SIZES = [(1, 3), (2, 5), (4, 8), (3, 2)]
 
 
 def _built(name, ranks, microbatches):
-    return build(name, ranks, microbatches, 2 if name.startswith("interleaved") else 1)
+    return build(name, ranks, microbatches, max(chunks_of(name, 2)))
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), SIZES)
