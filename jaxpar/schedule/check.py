@@ -31,6 +31,8 @@ def check(schedule, max_live=None, where=tick_and_rank):
     for tick, row in enumerate(schedule.ticks):
         ran = []
         for rank, cell in enumerate(row):
+            if not cell:
+                continue
             mine = [action for action in cell if schedule.owner(action) == rank]
             _check_inputs(refusals, (tick, rank), mine, done)
             ran += [part for action in mine for part in action.parts()]

@@ -38,9 +38,10 @@ def patterns_of(channel, active):
       full ring alone where there would be more than MAX_PATTERNS; index is int32 [T].
     """
     pairs = ring(channel, active.shape[1])
-    rows = [tuple(pairs[r] for r in np.flatnonzero(row)) for row in active]
-    patterns = limit(channel, active.shape[1], [()] + rows)
-    return patterns, reindex(patterns, rows)
+    _, first, which = np.unique(np.packbits(active, axis=1), axis=0, return_index=True, return_inverse=True)
+    distinct = [tuple(pairs[r] for r in np.flatnonzero(active[tick])) for tick in first]
+    patterns = limit(channel, active.shape[1], [distinct[number] for number in np.argsort(first)])
+    return patterns, reindex(patterns, distinct)[which.reshape(-1)]
 
 
 def limit(channel, num_ranks, patterns):

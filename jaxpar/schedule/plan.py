@@ -71,10 +71,10 @@ def spare_columns(buffer):
 
 def idle_table(num_ticks, num_ranks, num_slots):
     """int32 [T, P, C] in which no rank does anything."""
-    table = np.zeros((num_ticks, num_ranks, len(COLUMNS)), np.int32)
+    idle = np.zeros(len(COLUMNS), np.int32)
     for buffer in ("act", "grad"):
-        table[:, :, spare_columns(buffer)] = num_slots[buffer]
-    return table
+        idle[spare_columns(buffer)] = num_slots[buffer]
+    return np.tile(idle, (num_ticks, num_ranks, 1))
 
 
 def unify(plans):
