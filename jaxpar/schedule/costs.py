@@ -1,7 +1,10 @@
 """Costs of actions, for the simulator."""
 
 import dataclasses
+import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxpar.errors import SettingError
 
@@ -48,3 +51,93 @@ class Costs:
                 f"Give {num_stages} costs, or one scalar for all."
             )
         return [float(c) for c in cost]
+
+    @classmethod
+    def from_json(cls, path):
+        """Read a costs file.
+
+        Raises:
+          SettingError: the file cannot be read, is not such an object, or has an unknown name, one twice or a value
+            that is not a cost; names the path.
+        """
+        try:
+            tree = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_once)
+        except OSError as error:
+            raise _refused(path, "cannot be read", error.strerror or error) from None
+        except ValueError as error:
+            raise _refused(path, "is not a costs file", error) from None
+        if not isinstance(tree, dict):
+            raise _refused(path, "is not a costs file", f"it holds a {type(tree).__name__}, no object")
+        tree.pop("note", None)
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in tree:
+            if name not in known:
+                raise _refused(path, f"has an unknown cost {name}", f"there are {', '.join(known)}")
+        for name in "FIW":
+            if name not in tree:
+                raise _refused(path, f"has no {name}", "F, I and W are every step's work")
+        return check_costs(cls(**tree), f"pipeline.costs={path}: ")
+
+    def to_json(self, path, note=""):
+        """Write a costs file.
+
+        Args:
+          path: str or path.
+          note: text that is kept beside the costs.
+
+        Raises:
+          SettingError: a value that is not a cost; nothing is written.
+        """
+        check_costs(self)
+        tree = {
+            field.name: [float(c) for c in value] if _is_list(value := getattr(self, field.name)) else float(value)
+            for field in dataclasses.fields(self)
+        }
+        Path(path).write_text(json.dumps(tree | ({"note": note} if note else {}), indent=1) + "\n", encoding="utf-8")
+
+
+def check_costs(costs, where=""):
+    """`costs`, if every cost is a finite number of at least 0, and only F, I, W and R are lists.
+
+    Args:
+      costs: Costs.
+      where: what the message starts with.
+
+    Raises:
+      SettingError: names the cost.
+    """
+    for field in dataclasses.fields(costs):
+        name, value = field.name, getattr(costs, field.name)
+        if _is_list(value) and name not in "FIWR":
+            raise SettingError(
+                f"{where}costs.{name}={list(value)} is a list: {name} has no cost for each stage. Give one number."
+            )
+        for cost in value if _is_list(value) else [value]:
+            number = isinstance(cost, int | float) or hasattr(cost, "__float__") and not isinstance(cost, str)
+            if not number or isinstance(cost, bool) or not math.isfinite(cost):
+                raise SettingError(
+                    f"{where}costs.{name}={value!r} is not a finite number: it is a time. Give seconds or another unit."
+                )
+            if cost < 0:
+                raise SettingError(f"{where}costs.{name}={value!r} is negative: it is a time. Give 0 or more.")
+    return costs
+
+
+def _is_list(value):
+    return not isinstance(value, str | dict) and hasattr(value, "__len__")
+
+
+def _once(pairs):
+    """A JSON object's dict; a name that comes twice would lose its first value in silence."""
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} comes twice")
+    return dict(pairs)
+
+
+def _refused(path, rule, reason):
+    return SettingError(
+        f"pipeline.costs={path} {rule}: {reason}. Write one with Costs.to_json, such as "
+        '{"F": 1.0, "I": 1.0, "W": 1.0, "hop": 0.1}.'
+    )

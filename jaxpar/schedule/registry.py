@@ -35,10 +35,11 @@ _BUILDERS = {
     "v_min": v_min,
     "dualpipe_v": dualpipe_v,
 }
+_SIZES = ("num_ranks", "num_microbatches", "num_chunks")
 
 
 def names():
-    """Names that build() knows, in the order of a tour: baseline first."""
+    """The named schedules, in the order of a tour: baseline first. build() knows "auto" too, which searches."""
     return tuple(_BUILDERS)
 
 
@@ -46,7 +47,7 @@ def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
     """The schedule `name` for these sizes.
 
     Args:
-      name: one of names().
+      name: one of names(), or "auto": the best that search() finds, see there for its options.
       num_ranks: int >= 1, pipeline ranks (mesh.pipe).
       num_microbatches: int >= 1.
       num_chunks: int >= 1, stages a rank (virtual stages).
@@ -58,20 +59,19 @@ def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
     Raises:
       SettingError: an unknown name or option, or sizes that the family cannot have.
     """
-    if name not in _BUILDERS:
-        near = difflib.get_close_matches(str(name), _BUILDERS, n=1, cutoff=0.3)
+    known = (*_BUILDERS, "auto")
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.3)
         nearest = f"{near[0]} (the nearest name), or one of " if near else "one of "
         raise SettingError(
-            f"pipeline.schedule={name} is unknown: no schedule has that name. Use {nearest}{', '.join(_BUILDERS)}."
+            f"pipeline.schedule={name} is unknown: no schedule has that name. Use {nearest}{', '.join(known)}."
         )
     sizes = {"mesh.pipe": num_ranks, "pipeline.num_microbatches": num_microbatches, "pipeline.num_chunks": num_chunks}
     for setting, value in sizes.items():
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
             raise SettingError(f"{setting}={value} is not a positive integer: it counts things. Use 1 or more.")
-    builder = _BUILDERS[name]
-    known = [
-        p for p in inspect.signature(builder).parameters if p not in ("num_ranks", "num_microbatches", "num_chunks")
-    ]
+    builder = _builder(name)
+    known = [p for p in inspect.signature(builder).parameters if p not in _SIZES]
     for option, value in options.items():
         if option not in known:
             raise SettingError(
@@ -80,6 +80,14 @@ def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
             )
     with _garbage_collection_paused():
         return builder(int(num_ranks), int(num_microbatches), int(num_chunks), **options)
+
+
+def _builder(name):
+    if name == "auto":
+        from jaxpar.schedule.search import auto  # not above: the search starts from the schedules named here
+
+        return auto
+    return _BUILDERS[name]
 
 
 @contextlib.contextmanager
