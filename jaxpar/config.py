@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 
 from jaxpar import config_checks as checks
+from jaxpar import config_search
 from jaxpar import schedule as schedules
 from jaxpar.errors import SettingError
 
@@ -37,8 +38,8 @@ class PipelineConfig:
     """How layers and microbatches are laid over the ranks.
 
     Attributes:
-      schedule: a name in `jaxpar.schedule.names()`, or the path of a .csv as `Schedule.to_csv` or PyTorch's pipelining
-        writes it, whose sizes the other settings then have to state.
+      schedule: a name in `jaxpar.schedule.names()`, "auto" (searched for), or the path of a .csv as `Schedule.to_csv`
+        or PyTorch's pipelining writes it, whose sizes the other settings then have to state.
       num_microbatches: microbatches a step, on each data rank.
       num_chunks: stages a rank holds (virtual stages), V.
       layers: "loop" keeps the program small; "unroll" pays for a few layers a stage.
@@ -46,6 +47,10 @@ class PipelineConfig:
       remat: what a layer's backward recomputes: "none", "dots" (all but its matrix products), "full", or "names:a,b"
         (all but what the layer marks by these names; the decoder has qkv, attended, gate_up).
       stage_layers: layers of each stage in stage order; empty: as even as possible.
+      max_live: the most microbatches of a whole rank's activations that a rank may hold; 0: no cap. What exceeds it is
+        refused, and "auto" keeps it.
+      costs: path of a costs file (see `jaxpar.schedule.Costs`) for "auto"; empty: F, I and W cost the same.
+      search_mode: "free" or "lockstep", how "auto" counts time (see `Schedule.simulate`).
     """
 
     schedule: str = "1f1b"
@@ -55,6 +60,9 @@ class PipelineConfig:
     vocabulary: str = "ends"
     remat: str = "none"
     stage_layers: tuple[int, ...] = ()
+    max_live: float = 0.0
+    costs: str = ""
+    search_mode: str = "free"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,9 +215,12 @@ def build_schedule(config):
     """The run's Schedule, checked: with R where something is recomputed, with vocabulary actions where a file has them.
 
     Raises:
-      SettingError: unknown name, a combination that the schedule refuses, or a file that is not such a schedule.
+      SettingError: unknown name, a combination that the schedule refuses, a file that is not such a schedule or costs,
+        or a cap that is exceeded.
     """
+    config_search.check_unused(config.pipeline)
     schedule = _schedule_of(config, config.pipeline.schedule)
+    config_search.check_cap(config.pipeline, schedule)
     return schedule if config.pipeline.remat == "none" else schedule.with_recompute()
 
 
@@ -219,9 +230,11 @@ def _schedule_of(config, name):
         schedule = schedules.from_csv(name)
         checks.check_schedule_file(config, schedule)
         return schedule
+    if name == "auto":
+        return config_search.searched(config)
     if name not in schedules.names():
         checks.check_schedule_suffix(name)
-        checks.refuse_choice("pipeline.schedule", name, schedules.names(), "no schedule has that name")
+        checks.refuse_choice("pipeline.schedule", name, (*schedules.names(), "auto"), "no schedule has that name")
     pipeline = config.pipeline
     return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
 

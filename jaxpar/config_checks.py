@@ -11,6 +11,7 @@ from jaxpar.schedule.recompute import saved_names
 # setting: (what it may be, what it says)
 _CHOICES = {
     "pipeline.layers": (("loop", "unroll"), "it says how a stage runs its layers"),
+    "pipeline.search_mode": (("free", "lockstep"), "it says how time is counted"),
     "pipeline.vocabulary": (("ends", "pipe"), "it says which ranks hold embedding and head"),
     "model.dtype": (("float32", "bfloat16"), "it says what the model computes in"),
     "data.kind": (("python_docs", "bytes"), "it says where the text comes from"),
@@ -21,6 +22,12 @@ _CHOICES = {
 _RANGES = {
     "emulate_devices": (lambda x: x >= 0, "is negative", "it is a number of devices", "Use 8, or 0 for real devices"),
     "seed": (lambda x: 0 <= x < 2**32, "is not in 0 .. 2**32 - 1", "keys are made from 32 bits", "Use 0"),
+    "pipeline.max_live": (
+        lambda x: x == 0 or x >= 1,
+        "is under 1",
+        "when a microbatch reaches the loss, every rank holds the activations of all its chunks, whatever the schedule",
+        "Use 1 or more, or 0 for no cap",
+    ),
     "train.eval_every": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to evaluate at the end only"),
     "optimizer.peak_rate": (lambda x: x > 0, "is not positive", "nothing would be learned", "Use 0.003"),
     "optimizer.warmup_steps": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 for no warm-up"),

@@ -12,7 +12,7 @@ from experiments._app import flags
 from jaxpar import config_checks as checks
 from jaxpar.config import Config, base_config, build_schedule, fit, resolve, setting_names
 from jaxpar.errors import SettingError
-from jaxpar.schedule import build
+from jaxpar.schedule import Costs, build
 
 CONFIGS = sorted(pathlib.Path(__file__).parents[1].glob("configs/*.py"))
 
@@ -110,7 +110,7 @@ def test_whole_numbers_serve_as_floats_and_lists_as_tuples():
 def test_every_count_must_be_positive():
     counts = [name for name in setting_names() if name.split(".")[-1].startswith(("num_", "max_"))]
     assert len(counts) > 8
-    for name in set(counts) - {"sample.num_bytes"}:
+    for name in set(counts) - {"sample.num_bytes", "pipeline.max_live"}:
         section, leaf = name.split(".")
         with pytest.raises(SettingError, match=f"{name}=0 "):
             resolve({section: {leaf: 0}})
@@ -293,3 +293,41 @@ def _no_permission(*_, **__):
 def test_settings_need_no_jax():
     code = "import sys; from jaxpar.config import *; fit(resolve(base_config()), 1); sys.exit('jax' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_auto_keeps_the_cap_with_the_costs_of_a_file(tmp_path):
+    path = tmp_path / "costs.json"
+    Costs(F=1.0, I=1.6, W=0.7, hop=0.1).to_json(path)
+    asked = settings(pipeline__schedule="auto", pipeline__max_live=3, pipeline__costs=str(path))
+    asked.pipeline.num_microbatches = 8
+    config = fit(resolve(asked), 8)
+    schedule = build_schedule(config)
+    assert schedule is build_schedule(config), "a run searches once"
+    timeline = schedule.with_vocabulary("ends").simulate(Costs.from_json(path))
+    assert schedule.name == "auto" and max(timeline.peak_live) <= 3
+    for name in ("naive", "1f1b", "zb_h1"):
+        named = build(name, 4, 8).simulate(Costs.from_json(path))
+        assert max(named.peak_live) > 3 or named.makespan >= timeline.makespan
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_live": 0.5, "schedule": "auto"}, "pipeline.max_live=0.5 is under 1: when a microbatch reaches the loss"),
+        ({"max_live": -1}, "pipeline.max_live=-1.0 is under 1"),
+        ({"max_live": float("nan")}, "pipeline.max_live=nan is not a finite number"),
+        ({"max_live": 3, "schedule": "1f1b"}, "pipeline.max_live=3 is exceeded: pipeline.schedule=1f1b holds 4 micro"),
+        ({"search_mode": "lockstep"}, "pipeline.search_mode=lockstep would not be read: pipeline.schedule=1f1b does"),
+        ({"search_mode": "x"}, "pipeline.search_mode=x is not known: it says how time is counted"),
+        ({"costs": "c.json"}, "pipeline.costs=c.json would not be read: pipeline.schedule=1f1b does not search"),
+        ({"costs": "nowhere.json", "schedule": "auto"}, "pipeline.costs=nowhere.json cannot be read: No such file"),
+    ],
+)
+def test_settings_of_the_search(changes, message):
+    assert message in refusal(**{f"pipeline__{name}": value for name, value in changes.items()})
+
+
+def test_costs_for_another_number_of_stages_are_refused(tmp_path):
+    Costs(F=[1.0, 2.0], I=1.0, W=1.0).to_json(tmp_path / "two.json")
+    message = refusal(pipeline__schedule="auto", pipeline__costs=str(tmp_path / "two.json"))
+    assert message.startswith(f"pipeline.costs={tmp_path / 'two.json'}: costs.F=[1.0, 2.0] has 2 entries for 4 stages")
