@@ -92,13 +92,14 @@ def make_jaxpar(case, schedule, vocabulary="ends", layers="unroll"):
     return _compile(case, {**row, "layers": layers, **on_paper}, step.run, args)
 
 
-def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll"):
+def jaxpar_step(case, schedule, vocabulary="ends", layers="unroll", remat="none"):
     """(Pipeline, arguments of its `run`): packed parameters, batch, no random key, the plan's tables."""
     size, model = case.size, case.model
     mesh = _mesh(size.num_ranks)
     table = _schedule(case, schedule)
     layout = Layout.of(table, size.num_layers)
-    step = make_grad_fn(model, table, mesh, layout=layout, layers=layers, vocabulary=vocabulary)
+    options = {"layers": layers, "vocabulary": vocabulary, "remat": remat}
+    step = make_grad_fn(model, table, mesh, layout=layout, **options)
     packed = {**case.params, "layers": layout.pack(case.params["layers"])}
     if layers == "unroll":
         packed["layers"] = layout.apart(packed["layers"])

@@ -44,7 +44,8 @@ def compare(size, schedules, layers, turns, console):
             "its own. Run it on a larger machine."
         )
     ask = {"size": dataclasses.asdict(size), "layers": layers, "turns": turns}
-    one_core = {**ask, "what": "actions", "cores": cores[:1], "depths": sorted({_depth(size, s) for s in schedules})}
+    depths = sorted({_depth(size, s) for s in schedules})
+    one_core = {**ask, "what": "actions", "cores": cores[:1], "depths": depths, "remat": "none"}
     steps = {**ask, "what": "steps", "cores": cores[: size.num_ranks]}
     console.print("measuring action times on one core", style="dim")
     before = _child(one_core, threads=1)
@@ -63,6 +64,14 @@ def compare(size, schedules, layers, turns, console):
     return {"rows": rows, "actions": actions, "size": dataclasses.asdict(size)}
 
 
+def action_costs(size, num_chunks, layers, remat, turns):
+    """(Costs in seconds of one action on a stage, what `wall_child.action_times` says), measured on one core."""
+    depth = size.layers_per_rank // num_chunks
+    ask = {"size": dataclasses.asdict(size), "layers": layers, "turns": turns, "remat": remat}
+    times = _child({**ask, "what": "actions", "cores": usable_cores()[:1], "depths": [depth]}, threads=1)[str(depth)]
+    return Costs(**times["action_s"]), times
+
+
 def usable_cores():
     """Numbers of the cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -72,7 +81,7 @@ def usable_cores():
 
 def simulated(size, schedule, action_s):
     """The lockstep Timeline of a schedule by name, with costs in seconds: kind -> seconds, a stage's."""
-    costs = Costs(**{kind: action_s[kind] for kind in "EFHIWG"})
+    costs = Costs(**action_s)
     table = build(schedule, size.num_ranks, size.num_microbatches[0], num_chunks_of(schedule))
     return table.with_vocabulary("ends").simulate(costs, mode="lockstep", send="after_I")
 

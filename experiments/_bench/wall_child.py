@@ -1,7 +1,7 @@
 """One measurement of the wall clock, in a process of its own: python -m experiments._bench.wall_child JSON.
 
-JSON has "what" ("actions" or "steps"), "cores", "size", "layers", "turns", and "depths" or "schedules". The answer is
-JSON too, the last line of the output. The number of threads comes from the environment (NPROC).
+JSON has "what" ("actions" or "steps"), "cores", "size", "layers", "turns", and "depths" with "remat" or "schedules".
+The answer is JSON too, the last line of the output. The number of threads comes from the environment (NPROC).
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import sys
 from experiments._bench.sizes import Size
 from jaxpar.emulate import emulate_devices
 
-KINDS = "EFHIWG"  # actions that are timed; R has no work here
+KINDS = "EFHRIWG"  # actions that are timed; without recomputation R has no work
 
 
 def main(argv):
@@ -23,14 +23,15 @@ def main(argv):
     size = Size(**{**ask["size"], "num_microbatches": tuple(ask["size"]["num_microbatches"])})
     if ask["what"] == "actions":
         emulate_devices(1)
-        answer = {str(depth): action_times(size, depth, ask["layers"], ask["turns"]) for depth in ask["depths"]}
+        options = ask["layers"], ask["turns"], ask["remat"]
+        answer = {str(depth): action_times(size, depth, *options) for depth in ask["depths"]}
     else:
         emulate_devices(size.num_ranks)
         answer = steps(size, ask["schedules"], ask["layers"], ask["turns"])
     print(json.dumps(answer))
 
 
-def action_times(size, depth, layers, turns):
+def action_times(size, depth, layers, turns, remat="none"):
     """Seconds of each kind of action on a stage of `depth` layers, timed in the executor itself.
 
     A plan for one rank is run with all actions but one kind struck out of its table; what a step without any action
@@ -44,7 +45,8 @@ def action_times(size, depth, layers, turns):
 
     num_microbatches = size.num_microbatches[0]
     stage = dataclasses.replace(size, num_ranks=1, layers_per_rank=depth)
-    pipeline, (*args, tables) = programs.jaxpar_step(programs.make_case(stage, num_microbatches), "1f1b", layers=layers)
+    case = programs.make_case(stage, num_microbatches)
+    pipeline, (*args, tables) = programs.jaxpar_step(case, "1f1b", layers=layers, remat=remat)
     compiled = pipeline.run.lower(*args, tables).compile()
 
     def step(kinds):
