@@ -3,6 +3,7 @@
 python -m experiments.bench [--quick] [--out=bench.json] [--workdir=DIR] [--turns=5] [--layers=unroll|loop]
     [--num_microbatches=8,32]
 python -m experiments.bench --wall ...
+python -m experiments.bench --costs [--num_chunks=2] [--remat=none] [--out=costs.json]
 
 All compute the loss and the gradients of one batch with the same decoder (8 layers, width 512, tied vocabulary of
 8,192, 128 tokens a microbatch, float32) on 4 emulated CPU devices, and take turns in one process:
@@ -15,6 +16,10 @@ Reports medians: CPU seconds (of all threads), wall seconds, temporary bytes of 
 of ours the simulated bubble at unit costs and the peak of live activations, in microbatches.
 On two cores wall seconds of 4 ranks say little; --wall instead runs 2 ranks, one a core, and compares their wall clock
 with the makespan simulated from action times that it measures on one core.
+
+--costs measures those action times for a stage of the comparison's size (its layers a rank / num_chunks) and writes
+them as a costs file, which the search takes: --config.pipeline.schedule=auto --config.pipeline.costs=costs.json. A hop
+between emulated devices is no link: it counts as 0 there, set it by hand.
 
 --quick takes tiny sizes, to see that everything runs; its figures mean nothing. Takes about 15 minutes on two cores
 (--quick: under one). Exit status: 0 done, 2 a setting that cannot work, 130 interrupted.
@@ -31,11 +36,12 @@ from absl import flags
 
 from experiments._app.terminal import make_console
 from experiments._bench import sizes, wall
-from experiments._bench.table import results_table
+from experiments._bench.table import actions_line, results_table
 from jaxpar.emulate import emulate_devices
 from jaxpar.errors import SettingError
 from jaxpar.metrics import open_workdir, write_json
 from jaxpar.schedule import names
+from jaxpar.schedule.recompute import saved_names
 
 MIN_TURNS = 5
 INTERRUPTED = 130  # the shell's status for Ctrl-C
@@ -46,8 +52,10 @@ def main(argv):
     console = make_console()
     try:
         options = parse(argv)
-        out = pathlib.Path(options.workdir, options.out)
+        out = pathlib.Path(options.workdir, options.out or ("costs.json" if options.costs else "bench.json"))
         open_workdir(out.parent, ())
+        if options.costs:
+            return _costs(options, out, console)
         result = _wall(options, console) if options.wall else _compare(options, console)
         write_json(out, {**result, "machine": machine(), "turns": options.turns, "quick": options.quick})
         console.print(f"\nresults in {out}")
@@ -70,7 +78,10 @@ def parse(argv):
     values = flags.FlagValues()
     flags.DEFINE_bool("quick", False, "Tiny sizes.", values)
     flags.DEFINE_bool("wall", False, "Wall clock of 2 ranks against the simulation, instead of the comparison.", values)
-    flags.DEFINE_string("out", "bench.json", "File for the results, in the workdir.", values)
+    flags.DEFINE_bool("costs", False, "Write action times as a costs file, instead of the comparison.", values)
+    flags.DEFINE_integer("num_chunks", 1, "With --costs: chunks a rank.", flag_values=values)
+    flags.DEFINE_string("remat", "none", "With --costs: what is recomputed.", values)
+    flags.DEFINE_string("out", None, "File for the results, in the workdir. bench.json, or costs.json.", values)
     flags.DEFINE_string("workdir", ".", "Folder of the results.", values)
     flags.DEFINE_integer("turns", MIN_TURNS, "Steps of each program that count.", flag_values=values)
     flags.DEFINE_string("layers", "unroll", "How ours runs the layers of a stage: unroll or loop.", values)
@@ -94,6 +105,15 @@ def _checked(values):
         raise SettingError(f"turns={values.turns} is too few: a median needs {MIN_TURNS}. Use {MIN_TURNS} or more.")
     if values.layers not in ("unroll", "loop"):
         raise SettingError(f"layers={values.layers} is unknown: there is no such way. Use unroll or loop.")
+    saved_names(values.remat)  # raises where it is no policy
+    depth = sizes.FULL.layers_per_rank
+    if values.num_chunks < 1 or depth % values.num_chunks:
+        raise SettingError(
+            f"num_chunks={values.num_chunks} does not divide the {depth} layers a rank: a stage has whole layers. "
+            "Use 1 or 2."
+        )
+    if not values.costs and (values.num_chunks != 1 or values.remat != "none"):
+        raise SettingError("num_chunks and remat without --costs: the comparison sets its own. Add --costs.")
     for count in values.num_microbatches or ():
         if not count.isdigit() or int(count) < 1:
             raise SettingError(
@@ -141,6 +161,15 @@ def _makers(programs, layers):
 
 def _wall(options, console):
     return wall.compare(sizes.two_ranks(_size(options)), names(), options.layers, options.turns, console)
+
+
+def _costs(options, out, console):
+    console.print("measuring action times on one core", style="dim")
+    costs, times = wall.action_costs(_size(options), options.num_chunks, options.layers, options.remat, options.turns)
+    costs.to_json(out, note=f"seconds of one action on a stage of emulated CPU: experiments.bench --costs, {machine()}")
+    console.print(actions_line(times, _size(options).layers_per_rank // options.num_chunks))
+    console.print(f"\ncosts in {out}")
+    return 0
 
 
 def machine():

@@ -16,7 +16,7 @@ from experiments._bench.autodiff import gpipe_by_autodiff
 from jaxpar.errors import SettingError
 from jaxpar.mesh import make_mesh
 from jaxpar.models.decoder import DecoderConfig, decoder
-from jaxpar.schedule import build, names
+from jaxpar.schedule import Costs, build, names
 from tests.reference import (
     assert_grads_close,
     assert_loss_close,
@@ -108,6 +108,9 @@ def test_the_simulated_wall_clock_is_that_of_lockstep_ticks():
         ("--layers=rolled", "layers=rolled is unknown"),
         ("--num_microbatches=8,none", "num_microbatches=none is not a positive integer"),
         ("--num_microbatches=0", "num_microbatches=0"),
+        ("--num_chunks=3", "num_chunks=3 does not divide"),
+        ("--num_chunks=2", "without --costs"),
+        ("--remat=some", "pipeline.remat='some' is unknown"),
         ("--quik", "quik"),
         ("quick", "quick is not a flag"),
         ("--workdir=/proc/nowhere", "workdir=/proc/nowhere cannot be written"),
@@ -159,6 +162,14 @@ def test_the_comparison_as_a_program(tmp_path):
     assert all(schedule in out for schedule in names()) and "\x1b" not in out
 
 
+def test_measured_costs_are_what_the_search_takes(tmp_path):
+    run("--costs", "--num_chunks=2", "--remat=full", f"--workdir={tmp_path}")
+    assert os.listdir(tmp_path) == ["costs.json"]
+    costs = Costs.from_json(tmp_path / "costs.json")
+    assert costs.hop == 0 and costs.F + costs.I + costs.W + costs.R > 0
+    build("auto", 2, 4, 2, costs=costs).check()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(len(wall.usable_cores()) < 2, reason="a core a rank")
 def test_the_wall_clock_as_a_program(tmp_path):
@@ -170,5 +181,5 @@ def test_the_wall_clock_as_a_program(tmp_path):
     for row in found["rows"]:
         assert set(row) >= KEYS and row["wall_s"] > 0 and row["simulated_s"] >= 0
     for times in found["actions"].values():
-        assert set(times["action_s"]) == set("EFHIWG") and times["step_s"] > 0
+        assert set(times["action_s"]) == set("EFHRIWG") and times["step_s"] > 0
     assert "measured / simulated" in " ".join(out.split())
