@@ -7,7 +7,6 @@ import numpy as np
 from jaxpar.schedule.batch import Rules, list_schedules
 from jaxpar.schedule.batch_lockstep import tick_tables
 
-_ELITES = 8
 _CLOSE = 1e-9
 
 
@@ -21,6 +20,7 @@ class Pool:
       unit: float, the step in which times are disturbed.
       values: list of float, makespans.
       times: list of float [C, M].
+      size: int, how many are kept.
       steps: steps of the schedulers so far, what a search costs.
     """
 
@@ -29,17 +29,18 @@ class Pool:
     unit: float
     values: list
     times: list
+    size: int = 4
     steps: int = 0
 
     def add(self, values, times):
         """Keep the best of these and those here; newer ones before older equals, so that the pool drifts."""
-        best = np.argsort(values, kind="stable")[: 2 * _ELITES]
+        best = np.argsort(values, kind="stable")[: 2 * self.size]
         found = [(float(values[i]), times[i]) for i in best if np.isfinite(values[i])]
         found += list(zip(self.values, self.times, strict=True))
         kept = {}
         for value, time in sorted(found, key=lambda entry: entry[0]):
             kept.setdefault(np.round(time, 6).tobytes(), (value, time))
-        self.values, self.times = map(list, zip(*list(kept.values())[:_ELITES], strict=True))
+        self.values, self.times = map(list, zip(*list(kept.values())[: self.size], strict=True))
 
 
 def batch_size(problem):
@@ -48,7 +49,14 @@ def batch_size(problem):
 
 
 def first(problem, lockstep, times, rng):
-    """A Pool of given schedules (a list of times [C, M], may be empty) and of building blocks."""
+    """A Pool of given schedules and of building blocks.
+
+    Args:
+      problem: Problem.
+      lockstep: bool.
+      times: list of float [C, M], given schedules' ticks in lockstep, else when their actions start; may be empty.
+      rng: NumPy's Generator.
+    """
     unit = problem.cost.sum(0)[problem.place].sum(1).max() / 3 or 1.0
     pool = Pool(problem, lockstep, 1.0 if lockstep else unit, [], [])
     size = batch_size(problem)
@@ -57,8 +65,7 @@ def first(problem, lockstep, times, rng):
         if len(given):
             pool.add(*_ticks(pool, given, np.full(len(given), -1e9)))
             pool.add(*_ticks(pool, given, np.zeros(len(given))))
-        keys = blocks(problem, size, rng) / (unit / problem.num_chunks * rng.uniform(0.9, 3.5, (size, 1, 1)))
-        pool.add(*_ticks(pool, keys, rng.choice([0.0, 0.5, -1e9], size)))
+        cut(pool, blocks(problem, size, rng), rng)
         return pool
     if len(given):
         # As they are: every action when it started, and so in the order in which it did.
@@ -67,6 +74,14 @@ def first(problem, lockstep, times, rng):
     slack = np.where(rng.random(size) < 0.5, 0.0, np.inf)
     pool.add(*_starts(pool, Rules(keys, np.linspace(0, 0.999, size), slack)))
     return pool
+
+
+def cut(pool, times, rng):
+    """Add free running schedules to a lockstep pool, their times (float [C, M] each) cut into ticks of many lengths."""
+    problem, size = pool.problem, batch_size(pool.problem)
+    chunk = problem.cost.sum(0)[problem.place].sum(1).max() / 3 / problem.num_chunks or 1.0
+    keys = _cycled(times, size) / (chunk * rng.uniform(0.9, 3.5, (size, 1, 1)))
+    pool.add(*_ticks(pool, keys, rng.choice([0.0, 0.5, -1e9], size)))
 
 
 def improve(pool, rng):
@@ -110,7 +125,7 @@ def blocks(problem, size, rng):
 
 def _disturbed(pool, size, rng):
     """Times of the pool's schedules with some columns shifted and some actions moved, by steps of many sizes."""
-    base = np.stack([pool.times[i % len(pool.times)] for i in range(size)])
+    base = _cycled(pool.times, size)
     num, columns, _ = base.shape
     scale = (num, 1, 1)
     shift = pool.unit * 10 ** rng.uniform(-1.5, 1, scale) * (rng.random(scale) < 0.6)
@@ -118,6 +133,10 @@ def _disturbed(pool, size, rng):
     move = pool.unit * 10 ** rng.uniform(-1.5, 1, scale)
     move = move * rng.standard_normal(base.shape) * (rng.random(base.shape) < _share(-2.5, scale, rng))
     return np.sort(base + shift + move, axis=2)
+
+
+def _cycled(times, size):
+    return np.stack([times[i % len(times)] for i in range(size)])
 
 
 def _share(exponent, shape, rng):

@@ -14,12 +14,16 @@ from jaxpar.schedule.check import live_activations
 from jaxpar.schedule.costs import Costs, check_costs
 from jaxpar.schedule.problem import KINDS, Problem
 from jaxpar.schedule.schedule import Schedule
+from jaxpar.schedule.seeds import seeds
 from jaxpar.schedule.timeline import Timeline
 
-# Steps of the list schedulers that a search may take: about 4 seconds of one core.
-_STEPS = 24_000
-# The share of them in which both placements are improved, before the better one alone.
-_TRIAL = 0.3
+# Steps of the list schedulers that a search may take: about 3 seconds of one core.
+_STEPS = 15_000
+# Ticks of list schedules at unit costs, in groups of rules: about half a second a placement for 8 ranks.
+_SEED_TICKS = 3_200
+_SEEDS = 12
+# The share of the steps in which all pools are improved, before the best one alone.
+_TRIAL = 0.5
 # Within this, relative, makespans are equal: sums of the same costs in another order differ by roundings.
 _CLOSE = 1e-9
 # Products V x cap are rounded down to whole chunks: thirds and the like may be off by a rounding.
@@ -75,9 +79,9 @@ def search(
 ):
     """The shortest schedule found under a simulator and a memory cap, never longer than any named one within the cap.
 
-    Starts from all named schedules and from blocks of V schedules' kind, under both placements, and improves them:
-    many list schedulers side by side, each after a disturbed copy of the best schedules' times, compacted forwards and
-    backwards. Ends early at the lower bound. The result depends on nothing but the arguments.
+    Starts from all named schedules and from list schedules of many kinds under the cap, with both placements, and
+    improves them: many list schedulers side by side, each after a disturbed copy of the best times, compacted
+    forwards and backwards. Ends early at the lower bound. The result depends on nothing but the arguments.
 
     Args:
       num_ranks, num_microbatches, num_chunks: ints >= 1.
@@ -88,7 +92,7 @@ def search(
       vocabulary: None, "ends" or "pipe": what the run will add by with_vocabulary, whose costs E, H and G then count.
       recompute: the run will add R by with_recompute, whose costs R then count.
       effort: float >= 0, scales the time of the search: 1 takes about 5 s of one core, 0 chooses among the named ones.
-        Sizes of over 10,000 actions or so are only improved with more.
+        Over 5,000 actions (10,000 with one chunk) are improved with more than 1 only, but for the list schedules.
 
     Returns:
       Found.
@@ -194,34 +198,43 @@ def _exact(problem, asked):
 
 
 def _improved(problems, named, asked, bound, effort):
-    """The best schedules that disturbing and scheduling again leads to."""
-    budget = effort * _STEPS
-    if sum(3 * problem.num_columns * problem.num_microbatches for problem in problems) > 4 * budget:
-        return []
+    """The best schedules that more list schedules, and disturbing and scheduling again, lead to."""
     rng = np.random.default_rng(0)
-    pools = _pools(problems, named, asked.mode == "lockstep", rng)
-    while sum(pool.steps for pool in pools) < budget:
-        best = min(pools, key=lambda pool: pool.values[0])
-        if best.values[0] <= bound * (1 + _CLOSE):
-            break
-        trial = sum(pool.steps for pool in pools) < _TRIAL * budget
-        evolve.improve(min(pools, key=lambda pool: pool.steps) if trial else best, rng)
-    found = [_schedule(pool, times) for pool in pools for times in pool.times]
+    groups = int(effort * _SEED_TICKS / (3 * problems[0].num_chunks * problems[0].num_microbatches))
+    sown = [sorted(seeds(problem, groups, rng), key=lambda seed: seed.num_ticks)[:_SEEDS] for problem in problems]
+    found = [seed for each in sown for seed in each]
+    budget = effort * _STEPS
+    if sum(3 * problem.num_columns * problem.num_microbatches for problem in problems) <= 2 * budget:
+        pools = []
+        for problem, each in zip(problems, sown, strict=True):
+            given = [schedule for schedule in named if schedule.placement == problem.placement] + each
+            pools += _pools(problem, given, asked.mode == "lockstep", rng)
+        _evolve(pools, bound, budget, rng)
+        found += [_schedule(pool, times) for pool in pools for times in pool.times]
     return [schedule for schedule in found if schedule is not None and _peak(schedule) <= problems[0].slots]
 
 
-def _pools(problems, named, lockstep, rng):
-    """What each placement starts from; in lockstep the free running schedules' orders too."""
-    pools = []
-    for problem in problems:
-        given = [schedule for schedule in named if schedule.placement == problem.placement]
-        pool = evolve.first(problem, False, [_starts(problem, schedule) for schedule in given], rng)
-        if lockstep:
-            placed = [_schedule(pool, times) for times in pool.times]
-            times = [_ticks(problem, schedule) for schedule in (*given, *placed) if schedule is not None]
-            steps, pool = pool.steps, evolve.first(problem, True, times, rng)
-            pool.steps += steps
-        pools.append(pool)
+def _evolve(pools, bound, budget, rng):
+    """Generations of all pools, then of the best one, until the bound or the budget is reached."""
+    for pool in pools:
+        pool.steps = 0
+    while (steps := sum(pool.steps for pool in pools)) < budget:
+        best = min(pools, key=lambda pool: pool.values[0])
+        if best.values[0] <= bound * (1 + _CLOSE):
+            break
+        evolve.improve(best if steps > _TRIAL * budget else min(pools, key=lambda pool: pool.steps), rng)
+
+
+def _pools(problem, given, lockstep, rng):
+    """What the evolution of a placement starts from; in lockstep a second pool starts from free running schedules."""
+    ticks = min((schedule.num_ticks for schedule in given), default=0)
+    given = [schedule for schedule in given if schedule.num_ticks < 2 * ticks]
+    free = evolve.first(problem, False, [_starts(problem, schedule) for schedule in given], rng)
+    if not lockstep:
+        return [free]
+    placed = [schedule for times in free.times if (schedule := _schedule(free, times)) is not None]
+    pools = [evolve.first(problem, True, [_ticks(problem, each) for each in known], rng) for known in (given, placed)]
+    evolve.cut(pools[1], free.times, rng)
     return pools
 
 

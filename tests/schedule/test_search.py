@@ -47,8 +47,9 @@ def named_within(sizes, cap, costs, **simulator):
     "sizes", [(1, 3, 2), (2, 1, 1), (2, 5, 2), (3, 4, 1), (3, 7, 3), (4, 6, 2), (5, 2, 2)], ids=str
 )
 def test_never_worse_than_a_named_schedule_within_the_cap(sizes, label, mode):
-    for costs in (UNEQUAL[label], stage_costs(UNEQUAL[label], sizes[0] * sizes[2])):
-        for cap, send in ((1, "after_I"), (1.5, "after_I"), (2, "after_B"), (3.34, "after_I"), (None, "after_B")):
+    even, uneven = UNEQUAL[label], stage_costs(UNEQUAL[label], sizes[0] * sizes[2])
+    for costs, caps in ((even, (1, 1.5, 3.34)), (uneven, (2, None))):
+        for cap, send in zip(caps, ("after_I", "after_B", "after_I"), strict=False):
             found = search(*sizes, costs=costs, mode=mode, max_live=cap, send=send, effort=0.05)
             named = named_within(sizes, cap, costs, mode=mode, send=send)
             assert found.start_makespan == named[found.start] == pytest.approx(min(named.values()))
