@@ -22,6 +22,7 @@ from jaxpar.pipeline.checks import check_arguments, check_batch, check_params, c
 from jaxpar.pipeline.graph import cut, trace
 from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick, with_tied
 from jaxpar.pipeline.layout import Layout
+from jaxpar.pipeline.reduce import psum
 from jaxpar.pipeline.remat import check_names, checkpointed
 from jaxpar.pipeline.split import split_layer
 from jaxpar.schedule.plan import Plan
@@ -222,7 +223,7 @@ def _step(options, plan, layout, params, batch, key, tables):
     """One rank's step, inside shard_map."""
     x, split = _trace_layer(options, params, batch, key, plan)
     num_rows = jax.tree.leaves(batch["inputs"])[0].shape[0] // plan.num_microbatches
-    num_tokens = lax.psum(_count_tokens(options, params, batch), DATA)
+    num_tokens = psum(_count_tokens(options, params, batch), DATA)
     num_data = options.mesh.shape[DATA]
     inputs = Inputs(
         params={**params, "layers": unstack(params["layers"])} if options.unroll else params,
@@ -311,7 +312,7 @@ def _count_tokens(options, params, batch):
 
 def _finish(options, inputs, num_tokens, state):
     """Reductions over the manual axes, once a step and in float32."""
-    nats, aux = lax.psum((state["nats"], state["aux"]), (DATA, PIPE))
+    nats, aux = psum((state["nats"], state["aux"]), (DATA, PIPE))
     if options.vocabulary == "pipe":  # every rank has the whole sum
         nats = nats / options.mesh.shape[PIPE]
     output = Output(nats * inputs.nat_weight, num_tokens, aux * inputs.aux_weight)
@@ -321,6 +322,6 @@ def _finish(options, inputs, num_tokens, state):
     specs = _manual_specs(options, grads)
 
     def reduce(g, spec):
-        return lax.psum(g, DATA if PIPE in spec else (DATA, PIPE))
+        return psum(g, DATA if PIPE in spec else (DATA, PIPE))
 
     return output, jax.tree.map(reduce, grads, specs)

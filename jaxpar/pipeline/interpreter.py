@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxpar.pipeline.loops import load, rows_of, run_once, store
+from jaxpar.pipeline.reduce import psum
 from jaxpar.pipeline.split import Split
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, lookup_grad, split_lookup, split_loss
 from jaxpar.schedule.messages import CHANNELS
@@ -285,7 +286,7 @@ def _broadcast(tree, owner):
     mine = lax.axis_index(PIPE) == owner
 
     def leaf(a):  # float32: a narrower reduction over a manual axis aborts XLA on CPU; one summand is exact
-        return lax.psum(jnp.where(mine, a, 0).astype(jnp.float32), PIPE).astype(a.dtype)
+        return psum(jnp.where(mine, a, 0).astype(jnp.float32), PIPE).astype(a.dtype)
 
     return jax.tree.map(leaf, tree)
 

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxpar.pipeline.reduce import pmax, psum
+
 NEVER = -1e30  # a logit with no probability; finite, so that no inf - inf can arise
 
 
@@ -138,7 +140,7 @@ def _rows(table_SD, tokens_BT, axis):
         return rows_BTD
     # float32: a narrower reduction over a manual axis aborts XLA on CPU (and one rank alone contributes: exact).
     rows_BTD = jnp.where(mine_BT[..., None], rows_BTD, 0).astype(jnp.float32)
-    return lax.psum(rows_BTD, axis).astype(table_SD.dtype)
+    return psum(rows_BTD, axis).astype(table_SD.dtype)
 
 
 def _local_rows(table_SD, tokens_BT, axis):
@@ -172,10 +174,10 @@ def split_loss(loss, p_head, y_BTD, labels_BT, scale, grad, owner, axis):
     z_BTD, vjp = jax.vjp(lambda rest, y: loss.features({**rest, loss.table: table_SD}, y), rest, y_BTD)
     first_row = lax.axis_index(axis) * table_SD.shape[0]
     logits_BTS = loss.logits(table_SD, z_BTD, first_row)
-    peak_BT = lax.pmax(jnp.max(logits_BTS, axis=-1), axis)
+    peak_BT = pmax(jnp.max(logits_BTS, axis=-1), axis)
     odds_BTS = jnp.exp(logits_BTS - peak_BT[..., None])
     sums = jnp.stack([jnp.sum(odds_BTS, axis=-1), _label_logit(logits_BTS, labels_BT, first_row)])
-    total_BT, label_BT = lax.psum(sums, axis)
+    total_BT, label_BT = psum(sums, axis)
     counted_BT = labels_BT >= 0
     nats = jnp.sum(jnp.where(counted_BT, peak_BT + jnp.log(total_BT) - label_BT, 0.0))
 
@@ -187,7 +189,7 @@ def split_loss(loss, p_head, y_BTD, labels_BT, scale, grad, owner, axis):
     narrow = table_SD.astype(z_BTD.dtype)
     dz_BTD = jnp.einsum("bts,sd->btd", d_logits_BTS, narrow, preferred_element_type=jnp.float32)
     d_table_SD = jnp.einsum("bts,btd->sd", d_logits_BTS, z_BTD, preferred_element_type=jnp.float32)
-    dz_BTD = lax.psum(dz_BTD.astype(jnp.float32), axis).astype(z_BTD.dtype)
+    dz_BTD = psum(dz_BTD.astype(jnp.float32), axis).astype(z_BTD.dtype)
     d_rest, dy_BTD = vjp(dz_BTD)
     out = {name: _count_once(grad[name], d_rest[name], owner, axis) for name in rest}
     out[loss.table] = grad[loss.table] + d_table_SD

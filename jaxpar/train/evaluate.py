@@ -13,6 +13,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from jaxpar.pipeline.reduce import psum
+
 
 def make_loss_fn(model, mesh, rows):
     """A jitted loss(params, batch) -> (sum of nats float32, counted tokens int32), without gradients.
@@ -71,7 +73,7 @@ def _forward(model, places, params, batch):
 
     y = lax.fori_loop(0, model.num_layers, layer, x)
     nats, tokens = model.loss(model.head(params), y, batch["labels"])
-    return lax.psum(nats.astype(jnp.float32), ("data", "pipe")), lax.psum(tokens, ("data", "pipe"))
+    return psum(nats.astype(jnp.float32), ("data", "pipe")), psum(tokens, ("data", "pipe"))
 
 
 def _fetch(layers, rank, row):
@@ -80,7 +82,7 @@ def _fetch(layers, rank, row):
 
     def one(leaf):
         value = lax.dynamic_index_in_dim(leaf, row, keepdims=False)
-        return lax.psum(jnp.where(mine, value, 0).astype(jnp.float32), "pipe").astype(leaf.dtype)
+        return psum(jnp.where(mine, value, 0).astype(jnp.float32), "pipe").astype(leaf.dtype)
 
     return jax.tree.map(one, layers)
 
