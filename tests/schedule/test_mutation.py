@@ -97,14 +97,15 @@ def assert_same_verdicts(name, sizes):
                 runs = replay(changed)
                 assert accepted(changed) == runs, f"{sort} {a} {b}\n{changed.render()}"
                 verdicts[sort, runs] = verdicts.get((sort, runs), 0) + 1
-    assert verdicts["swap", True] > 0 and verdicts["swap", False] > 0
-    assert verdicts["drop", False] > 0 and verdicts["duplicate", False] > 0
-    assert len(verdicts) == 4, "an action less or twice is never right"
+    always = {("swap", False), ("drop", False), ("duplicate", False)}
+    assert always <= set(verdicts)
+    assert set(verdicts) <= {*always, ("swap", True)}, "an action less or twice is never right"
+    return verdicts
 
 
 @pytest.mark.parametrize("name", names())
 def test_exactly_what_breaks_a_dependency_is_refused(name):
-    assert_same_verdicts(name, SIZES)
+    assert ("swap", True) in assert_same_verdicts(name, SIZES)
 
 
 @pytest.mark.slow
