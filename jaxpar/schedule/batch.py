@@ -27,10 +27,7 @@ def list_schedules(problem, graph, rules):
     Always the rank whose next action could end first chooses, among its actions that could start before that end:
     none that is unknown by then can start earlier, so waiting is a choice, never an accident.
 
-    No scheduler gets stuck running forwards: of chunks 0 .. v together a rank never takes the last V - 1 - v slots.
-    That gives up nothing. Before any of these activations goes, its microbatch must hold the V - 1 - v later chunks
-    too. And it is enough: the oldest microbatch that waits at chunk v finds all of chunks v and later freed or about to
-    be (theirs are older), and those of chunks 0 .. v - 1 leave V - v slots. Running backwards, some may.
+    Running forwards no scheduler gets stuck, see full_chunks; backwards some may.
 
     Args:
       problem: Problem.
@@ -50,22 +47,37 @@ def list_schedules(problem, graph, rules):
     return run.ended[:, :-1, :-1] - graph.duration[:, None]
 
 
-def full_chunks(held, room):
-    """bool [..., V]: which chunks a rank may take no activation of.
+def full_chunks(taken, freed, slots):
+    """bool [..., V]: the chunks a rank may take no activation of, for want of a slot or of a way on.
+
+    A microbatch that has got to chunk u of the rank holds u + 1 slots, and frees none before it has V - 1 - u more. So
+    of those at chunks 0 .. u together, the slots they hold and V - 1 - u must fit in the rank's, or none of them gets
+    on. And where they always do, nobody is stuck: all that is older than the oldest microbatch that waits somewhere is
+    done and leaves its slots, and behind it only younger ones hold any, which leave room for it.
+    Source: the banker's algorithm, Dijkstra 1965, EWD-108.
 
     Args:
-      held: int [..., V], activations of each chunk.
-      room: int [V], the most of chunks 0 .. v together.
+      taken: int [..., V], activations of each chunk that were taken so far.
+      freed: int [..., V], and freed.
+      slots: int.
     """
-    spare = (held.cumsum(-1) < room)[..., ::-1]
-    return ~np.logical_and.accumulate(spare, -1)[..., ::-1]
+    chunks = taken.shape[-1]
+    full = np.repeat((taken - freed).sum(-1, keepdims=True) >= slots, chunks, axis=-1)
+    if chunks > 1:
+        at = taken[..., :-1] - taken[..., 1:]
+        stuck = (at * np.arange(1, chunks)).cumsum(-1) >= slots - np.arange(1, chunks)[::-1]
+        full[..., :-1] |= stuck
+    if chunks > 2:
+        later = np.logical_or.accumulate((stuck & (at > 0))[..., ::-1], -1)[..., ::-1]
+        full[..., :-2] |= later[..., 1:]
+    return full
 
 
 class _Run:
     """The clocks and counts of K schedulers."""
 
     def __init__(self, problem, graph, rules):
-        self.graph, self.rules, self.room = graph, rules, problem.room
+        self.graph, self.rules, self.slots = graph, rules, problem.slots
         num, self.columns, self.microbatches = len(rules.wait), problem.num_columns, problem.num_microbatches
         self.ranks, self.chunks, self.width = problem.num_ranks, problem.num_chunks, 3 * problem.num_chunks
         self.row, self.offset = np.arange(num), np.arange(self.width)
@@ -107,7 +119,7 @@ class _Run:
     def _mask_full(self, start):
         """Whoever takes a slot cannot start without one."""
         counts = self.counts[:, :-1].reshape(-1, self.ranks, 3, self.chunks)
-        full = full_chunks(counts[:, :, self.graph.takes] - counts[:, :, self.graph.frees], self.room)
+        full = full_chunks(counts[:, :, self.graph.takes], counts[:, :, self.graph.frees], self.slots)
         at = self.graph.takes * self.chunks
         start[:, :, at : at + self.chunks][full] = np.inf
 

@@ -32,7 +32,7 @@ class _Run:
 
     def __init__(self, problem, key, overhang):
         num, columns = len(key), problem.num_columns
-        self.microbatches, self.room, self.overhang = problem.num_microbatches, problem.room, overhang[:, None]
+        self.microbatches, self.slots, self.overhang = problem.num_microbatches, problem.slots, overhang[:, None]
         self.hop = problem.hop
         shape = (num, problem.num_ranks, 3, problem.num_chunks)
         forward, backward, _ = problem.column
@@ -62,7 +62,7 @@ class _Run:
         if done.all():
             return False
         before, after = self.counts[:, self.before], self.counts[:, self.after]
-        full = full_chunks(self.cells[:, :, 0] - self.cells[:, :, 2], self.room)
+        full = full_chunks(self.cells[:, :, 0], self.cells[:, :, 2], self.slots)
         ready = (before > self.cells[:, :, 0]) & ~full
         soonest = np.where(ready, self.due[:, :, 0], np.inf).min((1, 2))
         forward, ran_f = self._run(0, ready, self.now[:, None, None])

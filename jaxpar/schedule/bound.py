@@ -17,8 +17,7 @@ def lower_bound(problem, recompute=None):
     way to the rank and back, the rank's work, and a microbatch's critical path as special cases.
 
     *Slots.* An activation takes a slot from the start of its F to the end of its W, at least for F, the way to the last
-    stage and back, I and W. Those of the rank's chunks 0 .. v never take more than room[v] of its slots (see
-    batch.list_schedules), and so cannot all be held in less than their sum / room[v] after its first F.
+    stage and back, I and W. With n slots a rank cannot hold all of its in less than their sum / n after its first F.
 
     Args:
       problem: Problem.
@@ -43,8 +42,8 @@ def lower_bound(problem, recompute=None):
             for k in range(problem.num_microbatches)
             if costs[kind, stage]
         ]
-        slots = heads[0][stages[0], 0] + problem.num_microbatches * held[stages].cumsum() / problem.room
-        bound = max(bound, slots.max(), _one_machine(jobs))
+        slots = heads[0][stages, 0].min() + problem.num_microbatches * held[stages].sum() / problem.slots
+        bound = max(bound, slots, _one_machine(jobs))
     return float(bound)
 
 

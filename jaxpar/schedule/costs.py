@@ -112,15 +112,25 @@ def check_costs(costs, where=""):
             raise SettingError(
                 f"{where}costs.{name}={list(value)} is a list: {name} has no cost for each stage. Give one number."
             )
+        if _is_list(value) and not len(value):
+            raise SettingError(f"{where}costs.{name}=[] is empty: each stage has one cost. Give one, or one number.")
         for cost in value if _is_list(value) else [value]:
-            number = isinstance(cost, int | float) or hasattr(cost, "__float__") and not isinstance(cost, str)
-            if not number or isinstance(cost, bool) or not math.isfinite(cost):
+            if not _is_finite(cost):
                 raise SettingError(
                     f"{where}costs.{name}={value!r} is not a finite number: it is a time. Give seconds or another unit."
                 )
             if cost < 0:
                 raise SettingError(f"{where}costs.{name}={value!r} is negative: it is a time. Give 0 or more.")
     return costs
+
+
+def _is_finite(cost):
+    if isinstance(cost, bool | str) or not hasattr(cost, "__float__"):
+        return False
+    try:
+        return math.isfinite(cost)
+    except OverflowError:  # an int that no float holds
+        return False
 
 
 def _is_list(value):

@@ -57,7 +57,7 @@ class Problem:
 
     @functools.cached_property
     def room(self):
-        """int [V]: the most activations of chunks 0 .. v that leave a microbatch room for its later chunks."""
+        """int [V]: the most activations of chunk v that leave a microbatch room for its later chunks."""
         return self.slots - np.arange(self.num_chunks)[::-1]
 
     @functools.cached_property

@@ -17,8 +17,8 @@ from jaxpar.schedule.schedule import Schedule
 from jaxpar.schedule.seeds import seeds
 from jaxpar.schedule.timeline import Timeline
 
-# Steps of the list schedulers that a search may take: about 3 seconds of one core.
-_STEPS = 15_000
+# Steps of the list schedulers that a search may take: about 2 seconds of one core.
+_STEPS = 12_000
 # Ticks of list schedules at unit costs, in groups of rules: about half a second a placement for 8 ranks.
 _SEED_TICKS = 3_200
 _SEEDS = 12
@@ -204,7 +204,7 @@ def _improved(problems, named, asked, bound, effort):
     sown = [sorted(seeds(problem, groups, rng), key=lambda seed: seed.num_ticks)[:_SEEDS] for problem in problems]
     found = [seed for each in sown for seed in each]
     budget = effort * _STEPS
-    if sum(3 * problem.num_columns * problem.num_microbatches for problem in problems) <= 2 * budget:
+    if sum(3 * problem.num_columns * problem.num_microbatches for problem in problems) <= 3 * budget:
         pools = []
         for problem, each in zip(problems, sown, strict=True):
             given = [schedule for schedule in named if schedule.placement == problem.placement] + each

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxpar.schedule import Costs
-from jaxpar.schedule.batch import Rules, list_schedules
+from jaxpar.schedule.batch import Rules, full_chunks, list_schedules
 from jaxpar.schedule.batch_lockstep import tick_tables
 from jaxpar.schedule.bound import lower_bound
 from jaxpar.schedule.evolve import Pool, blocks
@@ -50,6 +50,47 @@ def test_list_schedules_are_the_simulators_and_never_stuck(size):
         np.testing.assert_allclose(exact, ends.max((1, 2))[free])
 
 
+@pytest.mark.parametrize(
+    ("size", "slots"),
+    [
+        *(((1, chunks, 3, "loop"), chunks + more) for chunks in (1, 2, 3, 4) for more in (0, 1, 2)),
+        *(((2, 2, 2, placement), slots) for placement in ("loop", "v") for slots in (2, 3)),
+    ],
+    ids=str,
+)
+def test_a_chunk_is_full_exactly_where_taking_it_leads_nowhere(size, slots):
+    problem = problem_of(size, slots)
+    ranks, chunks, microbatches, _ = size
+
+    def following(counts):
+        """(column, counts after) for all that inputs and slots allow."""
+        for column in range(problem.num_columns):
+            before = [b for b in problem.graph.before[column] if b < problem.num_columns]
+            if counts[column] < microbatches and all(counts[b] > counts[column] for b in before):
+                after = (*counts[:column], counts[column] + 1, *counts[column + 1 :])
+                cells = np.reshape(after, (ranks, 3, chunks))
+                if ((cells[:, 0] - cells[:, 2]).sum(1) <= slots).all():
+                    yield column, after
+
+    @functools.cache
+    def ends(counts):
+        return min(counts) == microbatches or any(ends(after) for _, after in following(counts))
+
+    todo, seen = [(0,) * problem.num_columns], set()
+    while todo:
+        counts = todo.pop()
+        cells = np.reshape(counts, (ranks, 3, chunks))
+        full = full_chunks(cells[:, 0], cells[:, 2], slots)
+        for column, after in following(counts):
+            rank, at = divmod(column, 3 * chunks)
+            if at < chunks:
+                assert full[rank, at] != ends(after)
+            if ends(after) and after not in seen:
+                seen.add(after)
+                todo.append(after)
+    assert (microbatches,) * problem.num_columns in seen
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_tables_of_ticks_take_as_long_as_the_simulator_says(size):
     rng = np.random.default_rng(2)
@@ -74,6 +115,16 @@ def test_bound_and_search_against_brute_force(size, seed, slots_free):
     if size[1] == 1:  # one placement
         found = search(size[0], size[2], costs=costs_of(problem), max_live=slots, effort=0.2)
         assert found.timeline.makespan == pytest.approx(best) and found.lower_bound <= best + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_chunks_under_the_tightest_cap_against_brute_force(seed):
+    problems = [problem_of((2, 2, 2, placement), 2, seed) for placement in ("loop", "v")]
+    bests = [brute_force(problem) for problem in problems]
+    for problem, best in zip(problems, bests, strict=True):
+        assert lower_bound(problem) <= best + 1e-9
+    found = search(2, 2, 2, costs=costs_of(problems[0]), max_live=1, effort=0.2)
+    assert found.timeline.makespan == pytest.approx(min(bests))
 
 
 def brute_force(problem):
@@ -124,4 +175,5 @@ def test_bounds_that_are_known():
     unit = np.ones((3, 8)) / 2
     assert lower_bound(Problem(4, 2, 8, "v", unit, 0.0, 16)) == 24 + 1.5, "a rank's work and the way to it"
     assert lower_bound(Problem(4, 2, 1, "loop", unit, 0.0, 2)) == 8.5, "one microbatch's way there and back"
-    assert lower_bound(Problem(4, 2, 8, "loop", unit, 0.0, 2)) == 8 * 8.5, "one microbatch at a time"
+    assert lower_bound(Problem(4, 2, 8, "loop", unit, 0.0, 2)) == 8 * (8.5 + 4.5) / 2, "the first rank's slots"
+    assert lower_bound(Problem(4, 1, 8, "loop", unit[:, :4] * 2, 0.0, 1)) == 8 * 9, "one microbatch at a time"
