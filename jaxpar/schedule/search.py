@@ -92,7 +92,7 @@ def search(
       vocabulary: None, "ends" or "pipe": what the run will add by with_vocabulary, whose costs E, H and G then count.
       recompute: the run will add R by with_recompute, whose costs R then count.
       effort: float >= 0, scales the time of the search: 1 takes about 5 s of one core, 0 chooses among the named ones.
-        Over 5,000 actions (10,000 with one chunk) are improved with more than 1 only, but for the list schedules.
+        Over 6,000 actions (12,000 with one chunk) are improved with more than 1 only, but for the list schedules.
 
     Returns:
       Found.
