@@ -107,6 +107,7 @@ def test_counts_what_the_run_adds(mode, vocabulary, recompute):
 
     found = search(*sizes, costs=costs, mode=mode, max_live=3, vocabulary=vocabulary, recompute=recompute, effort=0.1)
     assert found.schedule.vocabulary is None and not any(a.kind == "R" for o in found.schedule.actions for a in o)
+    assert found.schedule.lower(recompute=recompute).num_ticks == found.schedule.num_ticks
     assert runs(found.schedule) == found.timeline.makespan >= found.lower_bound * (1 - 1e-9)
     for name in named_within(sizes, 3, costs):
         assert found.timeline.makespan <= runs(build(name, *sizes)) * (1 + 1e-9)
