@@ -10,7 +10,7 @@ import pytest
 from tiny import FAMILIES, assert_exact, make_mesh, pipeline, schedule_of, tiny_decoder
 
 from jaxpar.pipeline import Layout, executor
-from jaxpar.schedule import unify
+from jaxpar.schedule import build, unify
 
 DEFAULT = ((1, 4, 2), (2, 2, 2), (2, 4, 1))
 ALL = [m for m in itertools.product((1, 2), (1, 2, 4), (1, 2)) if m not in DEFAULT]
@@ -120,6 +120,12 @@ def test_fewer_microbatches_than_ranks(family, num_microbatches):
 def test_without_a_pipeline(mesh, vocabulary):
     """Reductions over manual axes of one device once failed to compile where tensor had two."""
     _assert_family(("1f1b", "zb_h1"), tiny_decoder(3), mesh, mesh[0] * NUM_MICROBATCHES, "loop", vocabulary)
+
+
+def test_a_searched_schedule():
+    mesh, model = make_mesh(1, 4, 2), tiny_decoder(8)
+    schedule = build("auto", 4, 5, 2, max_live=2.5).with_vocabulary("pipe")
+    assert_exact(model, pipeline(model, mesh, schedule, vocabulary="pipe"), mesh, 5, "pipe")
 
 
 def test_the_head_may_lag_behind():
