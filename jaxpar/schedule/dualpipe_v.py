@@ -4,9 +4,10 @@ import collections
 import dataclasses
 
 from jaxpar.schedule.action import Action
+from jaxpar.schedule.chunks import check_two_chunks
 from jaxpar.schedule.schedule import Schedule
 from jaxpar.schedule.ticks import place
-from jaxpar.schedule.v_placement import check_two_chunks, zb_v
+from jaxpar.schedule.v_placement import zb_v
 
 
 def dualpipe_v(num_ranks, num_microbatches, num_chunks=2):

@@ -1,8 +1,7 @@
 """Eager 1F1B: more forwards ahead, so that messages have time."""
 
-from jaxpar.errors import SettingError
-from jaxpar.schedule.action import Action
-from jaxpar.schedule.schedule import Schedule
+from jaxpar.schedule.chunks import check_one_chunk
+from jaxpar.schedule.one_f_one_b import alternate
 
 
 def eager_1f1b(num_ranks, num_microbatches, num_chunks=1):
@@ -15,18 +14,6 @@ def eager_1f1b(num_ranks, num_microbatches, num_chunks=1):
     Raises:
       SettingError: more than one chunk a rank.
     """
-    if num_chunks != 1:
-        raise SettingError(
-            f"pipeline.num_chunks={num_chunks} is not 1: eager_1f1b runs one stage a rank. "
-            "Use num_chunks=1 or pipeline.schedule=interleaved_1f1b."
-        )
-    orders = []
-    for rank in range(num_ranks):
-        warmup = min(2 * (num_ranks - rank) - 1, num_microbatches)
-        order = [Action(rank, "F", m) for m in range(warmup)]
-        for m in range(num_microbatches):
-            order.append(Action(rank, "B", m))
-            if warmup + m < num_microbatches:
-                order.append(Action(rank, "F", warmup + m))
-        orders.append(order)
-    return Schedule.from_orders("eager_1f1b", num_ranks, 1, num_microbatches, "loop", orders)
+    check_one_chunk("eager_1f1b", num_chunks, "interleaved_1f1b")
+    warmups = [2 * (num_ranks - rank) - 1 for rank in range(num_ranks)]
+    return alternate("eager_1f1b", num_microbatches, warmups)

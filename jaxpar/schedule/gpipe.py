@@ -1,7 +1,7 @@
 """GPipe: all forwards, then all backwards."""
 
-from jaxpar.errors import SettingError
 from jaxpar.schedule.action import Action
+from jaxpar.schedule.chunks import check_one_chunk
 from jaxpar.schedule.schedule import Schedule
 
 
@@ -14,10 +14,6 @@ def gpipe(num_ranks, num_microbatches, num_chunks=1):
     Raises:
       SettingError: more than one chunk a rank.
     """
-    if num_chunks != 1:
-        raise SettingError(
-            f"pipeline.num_chunks={num_chunks} is not 1: gpipe runs one stage a rank. "
-            "Use num_chunks=1 or pipeline.schedule=interleaved_1f1b."
-        )
+    check_one_chunk("gpipe", num_chunks, "interleaved_1f1b")
     orders = [[Action(rank, kind, m) for kind in "FB" for m in range(num_microbatches)] for rank in range(num_ranks)]
     return Schedule.from_orders("gpipe", num_ranks, 1, num_microbatches, "loop", orders)

@@ -1,7 +1,7 @@
 """1F1B: warm up, then one forward, one backward."""
 
-from jaxpar.errors import SettingError
 from jaxpar.schedule.action import Action
+from jaxpar.schedule.chunks import check_one_chunk
 from jaxpar.schedule.schedule import Schedule
 
 
@@ -14,18 +14,21 @@ def one_f_one_b(num_ranks, num_microbatches, num_chunks=1):
     Raises:
       SettingError: more than one chunk a rank.
     """
-    if num_chunks != 1:
-        raise SettingError(
-            f"pipeline.num_chunks={num_chunks} is not 1: 1f1b runs one stage a rank. "
-            "Use num_chunks=1 or pipeline.schedule=interleaved_1f1b."
-        )
+    check_one_chunk("1f1b", num_chunks, "interleaved_1f1b")
+    return alternate("1f1b", num_microbatches, [num_ranks - rank for rank in range(num_ranks)])
+
+
+def alternate(name, num_microbatches, warmups):
+    """The Schedule of one chunk a rank in which rank r warms up with warmups[r] forwards (at most all of them), then
+    alternates one backward with one forward, then drains.
+    """
     orders = []
-    for rank in range(num_ranks):
-        warmup = min(num_ranks - rank, num_microbatches)
+    for rank, most in enumerate(warmups):
+        warmup = min(most, num_microbatches)
         order = [Action(rank, "F", m) for m in range(warmup)]
         for m in range(num_microbatches):
             order.append(Action(rank, "B", m))
             if warmup + m < num_microbatches:
                 order.append(Action(rank, "F", warmup + m))
         orders.append(order)
-    return Schedule.from_orders("1f1b", num_ranks, 1, num_microbatches, "loop", orders)
+    return Schedule.from_orders(name, len(warmups), 1, num_microbatches, "loop", orders)

@@ -5,6 +5,8 @@ import functools
 
 import numpy as np
 
+from jaxpar.schedule.greedy import stage_table
+
 KINDS = "FIW"
 
 
@@ -35,9 +37,7 @@ class Problem:
     @functools.cached_property
     def place(self):
         """int [P, V]: the stage that is a rank's chunk."""
-        ranks, chunks = np.arange(self.num_ranks)[:, None], np.arange(self.num_chunks)
-        backwards = (self.placement == "v") & (chunks % 2 == 1)
-        return chunks * self.num_ranks + np.where(backwards, self.num_ranks - 1 - ranks, ranks)
+        return stage_table(self.num_ranks, self.num_chunks, self.placement)
 
     @functools.cached_property
     def owners(self):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxpar.errors import SettingError
+from jaxpar.schedule.chunks import check_two_chunks
 from jaxpar.schedule.greedy import Rule, fastest
 from jaxpar.schedule.schedule import Schedule
 
@@ -49,19 +49,6 @@ def v_min(num_ranks, num_microbatches, num_chunks=2):
       SettingError: the number of chunks is not two.
     """
     return _capped("v_min", num_ranks, num_microbatches, num_chunks, 2 * -(-(num_ranks + 2) // 3), _V_MIN)
-
-
-def check_two_chunks(name, num_chunks):
-    """Refuse what is no V.
-
-    Raises:
-      SettingError: the number of chunks is not two.
-    """
-    if num_chunks != 2:
-        raise SettingError(
-            f"pipeline.num_chunks={num_chunks} is not 2: {name} goes down the ranks with one chunk and back up with "
-            "the other. Use num_chunks=2."
-        )
 
 
 def _capped(name, num_ranks, num_microbatches, num_chunks, live, rules):

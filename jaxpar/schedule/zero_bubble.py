@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxpar.errors import SettingError
+from jaxpar.schedule.chunks import check_one_chunk
 from jaxpar.schedule.greedy import Rule, fastest
 from jaxpar.schedule.schedule import Schedule
 
@@ -42,10 +42,6 @@ def zb_h2(num_ranks, num_microbatches, num_chunks=1):
 
 def _split(name, num_ranks, num_microbatches, num_chunks, live, ahead, pending):
     """One rule; `pending` is what rank r runs after its last I, while the ranks before it still run theirs."""
-    if num_chunks != 1:
-        raise SettingError(
-            f"pipeline.num_chunks={num_chunks} is not 1: {name} runs one stage a rank. "
-            "Use num_chunks=1 or pipeline.schedule=interleaved_zb."
-        )
+    check_one_chunk(name, num_chunks, "interleaved_zb")
     ticks = fastest(num_ranks, 1, num_microbatches, "loop", [Rule("F0 I0 W0", live, ahead=ahead, pending=pending)])
     return Schedule.from_ticks(name, num_ranks, 1, num_microbatches, "loop", ticks)

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from jaxpar.schedule import Action, Schedule, ScheduleError, build, from_csv
-from tests.schedule.common import DATA, reference_files
+from tests.schedule.common import DATA, accepted, reference_files
 
 
 def valid_by_definition(schedule):
@@ -65,14 +65,6 @@ def edges(schedule, owner, recomputed):
             yield from [(("H", last, m), ("I", last, m), False), (("I", 0, m), ("G", 0, m), False)]
     for _, s, m in recomputed:
         yield from [(("F", s, m), ("R", s, m), False), (("R", s, m), ("I", s, m), False)]
-
-
-def accepted(schedule):
-    try:
-        schedule.check()
-    except ScheduleError:
-        return False
-    return True
 
 
 def with_recompute(schedule):
