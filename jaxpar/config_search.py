@@ -6,7 +6,7 @@ import math
 from jaxpar import config_checks as checks
 from jaxpar.errors import SettingError
 from jaxpar.schedule import Costs
-from jaxpar.schedule.check import live_activations
+from jaxpar.schedule.check import peak_chunks
 from jaxpar.schedule.search import search
 
 # Far below a chunk's share of a microbatch, far above a rounding.
@@ -56,7 +56,7 @@ def check_unused(pipeline):
 
 def check_cap(pipeline, schedule):
     """A named schedule or a file's keeps the cap, or is refused."""
-    peak = max(max(trace, default=0) for trace in live_activations(schedule)) / schedule.num_chunks
+    peak = peak_chunks(schedule) / schedule.num_chunks
     if pipeline.max_live and peak > pipeline.max_live + _ROUNDING:
         shown = math.ceil(peak * 1000) / 1000
         reason = f"pipeline.schedule={pipeline.schedule} holds {shown:g} microbatches of activations on one rank"

@@ -77,6 +77,11 @@ def live_activations(schedule):
     return live
 
 
+def peak_chunks(schedule):
+    """The most chunk activations that any rank holds."""
+    return max(max(trace, default=0) for trace in live_activations(schedule))
+
+
 def _check_cell(refusals, at, cell, seen):
     """Each action is one of the rank's, once, in the tick's order, one of a kind."""
     schedule, phase = refusals.schedule, -1

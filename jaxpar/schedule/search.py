@@ -10,7 +10,7 @@ from jaxpar.errors import ScheduleError, SettingError
 from jaxpar.schedule import evolve, registry
 from jaxpar.schedule.action import Action
 from jaxpar.schedule.bound import lower_bound
-from jaxpar.schedule.check import live_activations
+from jaxpar.schedule.check import peak_chunks
 from jaxpar.schedule.costs import Costs, check_costs
 from jaxpar.schedule.problem import KINDS, Problem
 from jaxpar.schedule.schedule import Schedule
@@ -151,12 +151,7 @@ def _named(num_ranks, num_microbatches, num_chunks, slots):
             schedules.append(registry.build(name, num_ranks, num_microbatches, num_chunks))
         except SettingError:
             continue  # not with this number of chunks
-    return [schedule for schedule in schedules if _peak(schedule) <= slots]
-
-
-def _peak(schedule):
-    """The most chunk activations that any rank holds."""
-    return max(max(trace, default=0) for trace in live_activations(schedule))
+    return [schedule for schedule in schedules if peak_chunks(schedule) <= slots]
 
 
 def _shortest(schedules, asked):
@@ -211,7 +206,7 @@ def _improved(problems, named, asked, bound, effort):
             pools += _pools(problem, given, asked.mode == "lockstep", rng)
         _evolve(pools, bound, budget, rng)
         found += [_schedule(pool, times) for pool in pools for times in pool.times]
-    return [schedule for schedule in found if schedule is not None and _peak(schedule) <= problems[0].slots]
+    return [schedule for schedule in found if schedule is not None and peak_chunks(schedule) <= problems[0].slots]
 
 
 def _evolve(pools, bound, budget, rng):
