@@ -4,7 +4,7 @@ The quickstart's model, text, batches and learning rate, so its loss curve too, 
 collective; about 3 minutes on two cores. It also serves for a text of your own:
 
     python -m experiments.train --config=configs/one_device.py
-    python -m experiments.train --config=configs/one_device.py --config.data.kind=bytes --config.data.path=FILE
+    python -m experiments.train --config=configs/one_device.py --config.data.kind=text --config.data.path=FILE
 """
 
 from jaxpar.config import base_config

@@ -67,7 +67,14 @@ class PipelineConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """The decoder's sizes; dtype is what it computes in (parameters are float32)."""
+    """The decoder's sizes.
+
+    Attributes:
+      tie_embeddings: the head uses the embedding's table.
+      dtype: "float32" or "bfloat16", what the model computes in.
+      param_dtype: "float32" or "bfloat16", what parameters are kept in; gradients, losses and norms are float32.
+      dropout: share of each branch's output that a training step drops.
+    """
 
     num_layers: int = 4
     width: int = 128
@@ -77,20 +84,29 @@ class ModelConfig:
     vocab_size: int = 256
     tie_embeddings: bool = True
     dtype: str = "float32"
+    param_dtype: str = "float32"
+    dropout: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which text, as bytes.
+    """Which tokens, and how they come.
 
     Attributes:
-      kind: "python_docs" (the language reference and standard library that come with Python) or "bytes" (path).
+      kind: "python_docs" (the language reference and standard library that come with Python), "text" (path),
+        "tokens" (path, a file of token ids) or "synthetic" (made from the seed; for trials of speed).
       seq_len: tokens a row.
-      path: for "bytes": a text file, or a folder of them; every file is a document.
-      held_out_path: for "bytes": the same, held out. Empty: whole files are held out, or the end of a lone file.
+      path: for "text": a text file, or a folder of them; every file is a document. For "tokens": a .bin file as nanoGPT
+        writes it, or one with its .idx beside it as Megatron does.
+      held_out_path: the same, held out. Empty: whole documents are held out, or the end of a lone one.
       held_out_fraction: share of the documents that is held out.
+      tokenizer: for "text" and "python_docs": a file of the tokenizers library. Empty: tokens are bytes.
+      end_token: token that ends a document; -1: none. Text gets it after every document; in a .bin file without .idx it
+        tells where documents end.
       max_bytes: training text stops here, so that start-up stays quick.
       max_held_out_bytes: held-out text stops here, so that an evaluation stays quick.
+      prefetch: batches read ahead of the step; 0 reads each when it is needed.
+      log_ids: writes which rows of the data each step took, to samples.jsonl.
     """
 
     kind: str = "python_docs"
@@ -98,33 +114,94 @@ class DataConfig:
     path: str = ""
     held_out_path: str = ""
     held_out_fraction: float = 0.1
+    tokenizer: str = ""
+    end_token: int = -1
     max_bytes: int = 4_000_000
     max_held_out_bytes: int = 131_072
+    prefetch: int = 2
+    log_ids: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """Length of the run: eval_every=0 evaluates at the end only; log_every=1 logs every step."""
+    """Length of the run, and what happens beside its steps.
+
+    Attributes:
+      global_batch: rows a step, over all data ranks and microbatches.
+      num_steps: steps of the whole run; learning rates follow it.
+      stop_after: steps after which this start saves and ends; 0: none.
+      resume: "auto" goes on from the last complete checkpoint in the workdir, if there is one; "never" starts anew, and
+        refuses a workdir that holds checkpoints.
+      eval_every: steps between evaluations; 0: at the end only.
+      log_every: steps between lines of the metrics; 1: every step.
+      max_skips: this many steps in a row without a finite gradient end the run; 0: never.
+      tensorboard: whether the metrics also go to event files.
+      wandb: project of Weights & Biases that gets the metrics too; empty: none.
+      profile_steps: "a:b" traces the steps from a up to but not b; empty: none.
+    """
 
     global_batch: int = 32
     num_steps: int = 100
+    stop_after: int = 0
+    resume: str = "never"
     eval_every: int = 0
     log_every: int = 1
+    max_skips: int = 10
+    tensorboard: bool = True
+    wandb: str = ""
+    profile_steps: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """What is saved, below the workdir.
+
+    Attributes:
+      every: steps between saves; 0: none, but for `train.stop_after` and a run that is interrupted.
+      keep: the newest checkpoints that stay.
+      keep_every: checkpoints at multiples of it stay for good; 0: none.
+    """
+
+    every: int = 0
+    keep: int = 2
+    keep_every: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with a linear warm-up and a cosine down to final_rate_ratio x peak_rate; clip_norm=0 does not clip."""
+    """The optimizer, and its learning rate over the run.
+
+    Attributes:
+      name: "adamw", "adafactor", "lion", "sgd" or "muon"; "custom" takes the config file's get_optimizer(rate).
+      schedule: of the rate after the warm-up: "cosine", "linear" or "wsd" (constant, then linear) down to
+        final_rate_ratio x peak_rate; or "constant".
+      peak_rate: the highest rate.
+      warmup_steps: steps of a straight line up to it.
+      decay_steps: for "wsd": steps of the last part.
+      final_rate_ratio: share of the peak that is left at the end.
+      weight_decay: of matrices; none for norms.
+      clip_norm: the most that the gradient's global norm may be; 0: no clip.
+      b1, b2, eps: of adamw; lion has b1 and b2.
+      momentum: of sgd and muon.
+      shard_state: splits the optimizer's state over the data ranks too (ZeRO-1; Rajbhandari et al. 2020,
+        arXiv:1910.02054).
+      master_weights: keeps a float32 copy of bfloat16 parameters, which the optimizer updates.
+    """
 
     name: str = "adamw"
+    schedule: str = "cosine"
     peak_rate: float = 3e-3
     warmup_steps: int = 10
+    decay_steps: int = 0
     final_rate_ratio: float = 0.1
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     b1: float = 0.9
     b2: float = 0.95
     eps: float = 1e-8
+    momentum: float = 0.95
+    shard_state: bool = True
+    master_weights: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +215,7 @@ class SampleConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A whole run. emulate_devices=0 uses the real devices, N shows N emulated CPU devices."""
+    """A whole run. emulate_devices=0 uses the real devices, N emulates N on the CPU, shared among the processes."""
 
     mesh: MeshConfig = MeshConfig()
     emulate_devices: int = 0
@@ -146,6 +223,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     sample: SampleConfig = SampleConfig()
     seed: int = 0

@@ -14,8 +14,11 @@ _CHOICES = {
     "pipeline.search_mode": (("free", "lockstep"), "it says how time is counted"),
     "pipeline.vocabulary": (("ends", "pipe"), "it says which ranks hold embedding and head"),
     "model.dtype": (("float32", "bfloat16"), "it says what the model computes in"),
-    "data.kind": (("python_docs", "bytes"), "it says where the text comes from"),
-    "optimizer.name": (("adamw",), "there is no other optimizer"),
+    "model.param_dtype": (("float32", "bfloat16"), "it says what parameters are kept in"),
+    "data.kind": (("python_docs", "text", "tokens", "synthetic"), "it says where the tokens come from"),
+    "optimizer.name": (("adamw", "adafactor", "lion", "sgd", "muon", "custom"), "there is no other optimizer"),
+    "optimizer.schedule": (("cosine", "linear", "wsd", "constant"), "it says how the rate falls"),
+    "train.resume": (("never", "auto"), "it says whether to go on from a checkpoint"),
 }
 
 # setting: (test, the rule it fails, why, a remedy)
@@ -28,7 +31,12 @@ _RANGES = {
         "when a microbatch reaches the loss, every rank holds the activations of all its chunks, whatever the schedule",
         "Use 1 or more, or 0 for no cap",
     ),
+    "model.dropout": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it is the share that is dropped", "Use 0 for none"),
     "train.eval_every": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to evaluate at the end only"),
+    "train.stop_after": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to run all steps"),
+    "train.max_skips": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to never stop"),
+    "checkpoint.every": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to save none on the way"),
+    "checkpoint.keep_every": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 to keep none for good"),
     "optimizer.peak_rate": (lambda x: x > 0, "is not positive", "nothing would be learned", "Use 0.003"),
     "optimizer.warmup_steps": (lambda x: x >= 0, "is negative", "it counts steps", "Use 0 for no warm-up"),
     "optimizer.final_rate_ratio": (lambda x: 0 <= x <= 1, "is not in 0 .. 1", "it is a share of the peak", "Use 0.1"),
@@ -37,6 +45,10 @@ _RANGES = {
     "optimizer.b1": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.9"),
     "optimizer.b2": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.95"),
     "optimizer.eps": (lambda x: x > 0, "is not positive", "it keeps a division finite", "Use 1e-8"),
+    "optimizer.momentum": (lambda x: 0 <= x < 1, "is not in 0 .. 1", "it weighs a running mean", "Use 0.95"),
+    "optimizer.decay_steps": (lambda x: x >= 0, "is negative", "it counts steps", "Use a tenth of train.num_steps"),
+    "data.prefetch": (lambda x: x >= 0, "is negative", "it counts batches", "Use 2, or 0 to read none ahead"),
+    "data.end_token": (lambda x: x >= -1, "is under -1", "it is a token, or -1 for none", "Use -1"),
     "data.held_out_fraction": (lambda x: 0 < x < 1, "is not between 0 and 1", "both parts need text", "Use 0.1"),
     "sample.num_bytes": (lambda x: x >= 0, "is negative", "it is a length", "Use 0 for no sample"),
     "sample.temperature": (lambda x: x >= 0, "is negative", "it divides logits", "Use 0 for the likeliest"),
@@ -47,6 +59,7 @@ _POSITIVE = (
     *(f"model.{name}" for name in ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width", "vocab_size")),
     *(f"data.{name}" for name in ("seq_len", "max_bytes", "max_held_out_bytes")),
     *(f"train.{name}" for name in ("global_batch", "num_steps", "log_every")),
+    "checkpoint.keep",
 )
 
 # setting: (the most it may be, why); far beyond any real run, so that a slip is refused before it hangs or overflows
@@ -63,9 +76,12 @@ _LIMITS = {
     "train.global_batch": (2**24, "a batch is held in memory"),
     **{
         f"train.{name}": (2**31 - 1, "steps are counted in 32 bits")
-        for name in ("num_steps", "eval_every", "log_every")
+        for name in ("num_steps", "eval_every", "log_every", "stop_after", "max_skips")
     },
-    "optimizer.warmup_steps": (2**31 - 1, "steps are counted in 32 bits"),
+    **{f"checkpoint.{name}": (2**31 - 1, "steps are counted in 32 bits") for name in ("every", "keep", "keep_every")},
+    **{f"optimizer.{name}": (2**31 - 1, "steps are counted in 32 bits") for name in ("warmup_steps", "decay_steps")},
+    "data.end_token": (2**24, "every token has a row of the embedding"),
+    "data.prefetch": (1024, "every batch that is read ahead is held in memory"),
     "sample.num_bytes": (2**16, "every byte of the sample runs the whole model"),
 }
 
@@ -127,11 +143,11 @@ def _check_pairs(config):
         refuse("model.vocab_size", config.model.vocab_size, "is under 256", reason, "Use 256")
     for setting in ("path", "held_out_path"):
         value = getattr(data, setting)
-        if value and data.kind != "bytes":
+        if value and data.kind != "text":
             reason = f"data.kind={data.kind} brings its own text"
-            refuse(f"data.{setting}", value, "would not be read", reason, "Set data.kind=bytes")
-    if data.kind == "bytes" and not data.path:
-        refuse("data.path", "''", "names no file", "data.kind=bytes reads a text file or a folder of them", "Give one")
+            refuse(f"data.{setting}", value, "would not be read", reason, "Set data.kind=text")
+    if data.kind == "text" and not data.path:
+        refuse("data.path", "''", "names no file", "data.kind=text reads a text file or a folder of them", "Give one")
 
 
 def fit_mesh(mesh, num_devices):

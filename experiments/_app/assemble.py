@@ -66,7 +66,7 @@ def assemble(config):
     schedule = build_schedule(config)
     layout = Layout.of(schedule, config.model.num_layers, pipeline.stage_layers or None)
     split_ways = sizes.tensor * (sizes.pipe if pipeline.vocabulary == "pipe" else 1)
-    model = decoder(DecoderConfig(**dataclasses.asdict(config.model)), vocab_multiple=split_ways)
+    model = decoder(_decoder_config(config.model), vocab_multiple=split_ways)
     grad_fn = make_grad_fn(
         model,
         schedule,
@@ -108,3 +108,9 @@ def layers_per_rank(run):
         held += math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize // rows.shape[1]
     size = sum(leaf.size for leaf in jax.tree.leaves(layers)) // rows.size
     return [(count * size, count * held) for count in (rows >= 0).sum(axis=1).tolist()]
+
+
+def _decoder_config(model):
+    """The settings of the model that the decoder has."""
+    known = {field.name for field in dataclasses.fields(DecoderConfig)}
+    return DecoderConfig(**{name: value for name, value in dataclasses.asdict(model).items() if name in known})

@@ -40,7 +40,7 @@ def python_documents():
     if sum(len(document.text) for document in documents) < 1_000_000:
         raise SettingError(
             "data.kind=python_docs has too little text: this Python was installed without the standard library's "
-            "sources. Use data.kind=bytes with data.path, or another Python."
+            "sources. Use data.kind=text with data.path, or another Python."
         )
     return _in_order(documents)
 

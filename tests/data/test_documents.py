@@ -10,7 +10,7 @@ from jaxpar.errors import SettingError
 
 
 def settings(**changes):
-    defaults = {"kind": "bytes", "seq_len": 4, "path": "", "held_out_path": "", "held_out_fraction": 0.25}
+    defaults = {"kind": "text", "seq_len": 4, "path": "", "held_out_path": "", "held_out_fraction": 0.25}
     return types.SimpleNamespace(**{**defaults, "max_bytes": 10_000, **changes})
 
 

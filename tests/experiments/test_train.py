@@ -29,7 +29,7 @@ def get_config():
     c.pipeline.num_microbatches = 2
     c.model.num_layers, c.model.width, c.model.mlp_width = 3, 16, 32
     c.model.num_heads = c.model.num_kv_heads = 2
-    c.data.kind, c.data.path, c.data.seq_len = "bytes", {text!r}, 16
+    c.data.kind, c.data.path, c.data.seq_len = "text", {text!r}, 16
     c.train.global_batch, c.train.num_steps, c.train.eval_every = 8, 4, 2
     c.optimizer.warmup_steps = 0
     c.sample.num_bytes = 8
