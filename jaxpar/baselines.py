@@ -6,7 +6,45 @@ recursive form of Chen and Goodman 1998, section 2.6.
 
 import numpy as np
 
+from jaxpar.data.rows import held_out_batches
+
 NUM_SYMBOLS = 256
+_AT_ONCE = 2**22  # windows that are counted together
+
+
+def baseline_bits_per_byte(corpus, config):
+    """What the order-2 byte model reaches on exactly the held-out tokens that a trained model is scored on.
+
+    Args:
+      corpus: Corpus.
+      config: Config; reads data.
+
+    Returns:
+      float bits per byte; None where tokens are not bytes.
+    """
+    data = config.data
+    if data.kind not in ("python_docs", "text") or data.tokenizer or data.end_token >= NUM_SYMBOLS:
+        return None
+    model = ByteModel(corpus.train.ids, corpus.train.starts)
+    batches = held_out_batches(corpus.held_out, data.seq_len, data.max_held_out_bytes, num_rows=64)
+    return model.bits_per_byte(window for batch in batches for window in scored_windows(batch))
+
+
+def scored_windows(batch):
+    """The documents of packed rows apart: each window's tokens but the first are the labels that count.
+
+    Args:
+      batch: as `jaxpar.data.rows.rows` gives it.
+
+    Yields:
+      int32 [N], at least two tokens.
+    """
+    for inputs, labels, segments in zip(batch["inputs"], batch["labels"], batch["side"]["segment_ids"], strict=True):
+        cuts = np.flatnonzero(np.diff(segments)) + 1
+        for first, last in zip([0, *cuts], [*cuts, len(inputs)], strict=True):
+            counted = labels[first:last][labels[first:last] >= 0]
+            if counted.size:
+                yield np.append(inputs[first], counted)
 
 
 class ByteModel:
@@ -15,9 +53,9 @@ class ByteModel:
     Each level is (count + kinds x lower) / (total + kinds), where kinds is how many different bytes followed.
     """
 
-    def __init__(self, text, order=2):
-        """Counts contexts of 0 .. order bytes in `text`, uint8 [N]."""
-        self.levels = [_Counts(text, length) for length in range(order + 1)]
+    def __init__(self, text, starts=(0,), order=2):
+        """Counts contexts of 0 .. order bytes in `text`, uint8 [N], within documents that start at `starts`."""
+        self.levels = [_Counts(text, starts, length) for length in range(order + 1)]
 
     def log2_probability(self, window):
         """float64 [N - 1]: log2 p of each byte of `window` but the first, given what precedes it in the window."""
@@ -36,9 +74,18 @@ class ByteModel:
 class _Counts:
     """How often each context of `length` bytes was seen, with what after it, and with how many different bytes."""
 
-    def __init__(self, text, length):
-        codes = _codes(np.asarray(text, np.int64), length + 1)
-        self.codes, self.counts = np.unique(codes, return_counts=True)
+    def __init__(self, text, starts, length):
+        counts = np.zeros(NUM_SYMBOLS ** (length + 1), np.int64)
+        starts = np.asarray(starts, np.int64)
+        for at in range(0, len(text), _AT_ONCE):
+            codes = _codes(np.asarray(text[at : at + _AT_ONCE + length], np.int64), length + 1)
+            inside = np.ones(len(codes), bool)
+            for back in range(1, length + 1):  # windows that begin before a document and end in it
+                place = starts - back - at
+                inside[place[(place >= 0) & (place < len(codes))]] = False
+            counts += np.bincount(codes[inside], minlength=len(counts))
+        self.codes = np.flatnonzero(counts)
+        self.counts = counts[self.codes]
         contexts, first = np.unique(self.codes // NUM_SYMBOLS, return_index=True)
         self.contexts = contexts
         self.totals = np.add.reduceat(self.counts, first)
@@ -64,5 +111,7 @@ def _codes(text, length):
 
 
 def _look_up(keys, values, wanted):
+    if not len(keys):  # every document is shorter than the context
+        return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], 0)

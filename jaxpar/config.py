@@ -103,8 +103,8 @@ class DataConfig:
       tokenizer: for "text" and "python_docs": a file of the tokenizers library. Empty: tokens are bytes.
       end_token: token that ends a document; -1: none. Text gets it after every document; in a .bin file without .idx it
         tells where documents end.
-      max_bytes: training text stops here, so that start-up stays quick.
-      max_held_out_bytes: held-out text stops here, so that an evaluation stays quick.
+      max_bytes: for "text" and "python_docs": training text stops here, so that start-up stays quick.
+      max_held_out_bytes: an evaluation reads so many held-out tokens, evenly spread, so that it stays quick.
       prefetch: batches read ahead of the step; 0 reads each when it is needed.
       log_ids: writes which rows of the data each step took, to samples.jsonl.
     """

@@ -85,6 +85,14 @@ _LIMITS = {
     "sample.num_bytes": (2**16, "every byte of the sample runs the whole model"),
 }
 
+# setting: (the kinds of data that read it, what is so with the others)
+_DATA_OF_KINDS = {
+    "data.path": (("text", "tokens"), "brings its own text or tokens"),
+    "data.held_out_path": (("text", "tokens"), "brings its own text or tokens"),
+    "data.tokenizer": (("text", "python_docs"), "has token ids already"),
+    "data.end_token": (("text", "tokens", "python_docs"), "makes its own documents"),
+}
+
 
 def refuse(setting, value, rule, reason, remedy):
     """Raises a SettingError in the project's form."""
@@ -125,7 +133,19 @@ def check_values(config):
             refuse(setting, get(config, setting), f"is over {most}", reason, f"Use {most} or less")
     saved_names(config.pipeline.remat)  # raises where it is no policy
     _check_prompt(config.sample.prompt)
+    profile_range(config.train.profile_steps)
     _check_pairs(config)
+
+
+def profile_range(text):
+    """(a, b) of train.profile_steps="a:b"; (0, 0), which no step is, where it is empty."""
+    if not text:
+        return 0, 0
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and 0 < int(first) < int(last)):
+        reason = "it names the first step of a trace, counted from 1, and the one after its last"
+        refuse("train.profile_steps", text, "is not a range a:b", reason, "Use 10:13")
+    return int(first), int(last)
 
 
 def _check_prompt(prompt):
@@ -137,17 +157,20 @@ def _check_prompt(prompt):
 
 
 def _check_pairs(config):
-    data = config.data
-    if config.model.vocab_size < 256:
-        reason = f"data.kind={data.kind} has bytes as tokens"
-        refuse("model.vocab_size", config.model.vocab_size, "is under 256", reason, "Use 256")
-    for setting in ("path", "held_out_path"):
-        value = getattr(data, setting)
-        if value and data.kind != "text":
-            reason = f"data.kind={data.kind} brings its own text"
-            refuse(f"data.{setting}", value, "would not be read", reason, "Set data.kind=text")
-    if data.kind == "text" and not data.path:
-        refuse("data.path", "''", "names no file", "data.kind=text reads a text file or a folder of them", "Give one")
+    data, vocab_size = config.data, config.model.vocab_size
+    for setting, (kinds, reason) in _DATA_OF_KINDS.items():
+        value = get(config, setting)
+        if value not in ("", -1) and data.kind not in kinds:
+            reason = f"data.kind={data.kind} {reason}"
+            refuse(setting, value, "would not be read", reason, f"Set data.kind={' or '.join(kinds)}, or leave it out")
+    reads = {"text": "a text file or a folder of them", "tokens": "a .bin file of token ids"}
+    if data.kind in reads and not data.path:
+        refuse("data.path", "''", "names no file", f"data.kind={data.kind} reads {reads[data.kind]}", "Give one")
+    if data.kind in ("python_docs", "text") and not data.tokenizer and vocab_size < 256:
+        refuse("model.vocab_size", vocab_size, "is under 256", f"data.kind={data.kind} has bytes as tokens", "Use 256")
+    if data.end_token >= vocab_size:
+        remedy = f"Use model.vocab_size={data.end_token + 1} or more, or another token"
+        refuse("data.end_token", data.end_token, f"is not under model.vocab_size={vocab_size}", "it is an id", remedy)
 
 
 def fit_mesh(mesh, num_devices):
