@@ -49,12 +49,14 @@ def _parse(argv):
       SystemExit: `--help` was asked for (status 0).
     """
     values = flags.FlagValues()
-    flags.DEFINE_string("path", "", "A text file, or a folder of them.", values)
-    flags.DEFINE_string("out", "", "What is written: tok.json (a tokenizer) or x.bin (token ids).", values)
-    flags.DEFINE_integer("vocab_size", 0, "For a tokenizer: how many ids it has.", values)
-    flags.DEFINE_string("tokenizer", "", "For token ids: a tokenizer.json. Empty: bytes.", values)
-    flags.DEFINE_enum("format", "nanogpt", ["nanogpt", "megatron"], "For token ids: the file's format.", values)
-    flags.DEFINE_integer("end_token", -1, "For token ids: put after every document; -1: none.", values)
+    flags.DEFINE_string("path", "", "A text file, or a folder of them.", flag_values=values)
+    flags.DEFINE_string("out", "", "What is written: tok.json (a tokenizer) or x.bin (token ids).", flag_values=values)
+    flags.DEFINE_integer("vocab_size", 0, "For a tokenizer: how many ids it has.", flag_values=values)
+    flags.DEFINE_string("tokenizer", "", "For token ids: a tokenizer.json. Empty: bytes.", flag_values=values)
+    flags.DEFINE_enum(
+        "format", "nanogpt", ["nanogpt", "megatron"], "For token ids: the file's format.", flag_values=values
+    )
+    flags.DEFINE_integer("end_token", -1, "For token ids: put after every document; -1: none.", flag_values=values)
     if any(arg.lstrip("-") in ("help", "h", "helpfull") and arg.startswith("-") for arg in argv[1:]):
         print(f"{__doc__.strip()}\n{values.get_help()}")
         raise SystemExit(0)

@@ -26,7 +26,7 @@ def split_tokens(tokens, fraction):
       tokens: Tokens.
       fraction: share of the tokens that is held out.
     """
-    border = int(len(tokens) * (1 - fraction))
+    border = round(len(tokens) * (1 - fraction))
     if len(tokens.starts) > 1:
         after = int(np.clip(np.searchsorted(tokens.starts, border), 1, len(tokens.starts) - 1))
         before = max(after - 1, 1)

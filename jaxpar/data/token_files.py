@@ -50,8 +50,8 @@ def read_tokens(path, *, num_ids, end_token=-1, setting="data.path"):
     if index.is_file():
         if end_token >= 0:
             raise SettingError(
-                f"data.end_token={end_token} would not be read: {index} says where documents end. "
-                "Set data.end_token=-1."
+                f"data.end_token={end_token} would not be read: {source} has {index.name} beside it, which says where "
+                "documents end. Set data.end_token=-1."
             )
         ids, starts = _read_megatron(path, index, source)
     else:
