@@ -67,7 +67,7 @@ def index_bytes(lengths, pointers, ends, *, magic=b"MMIDIDX\x00\x00", version=1,
 def test_a_megatron_document_is_several_sequences_and_an_empty_one_none(tmp_path):
     path = tmp_path / "x.bin"
     path.write_bytes(IDS.astype("<u2").tobytes())
-    path.with_suffix(".idx").write_bytes(index_bytes([4, 2, 0, 5], [0, 8, 12, 12], [0, 2, 2, 3, 4]))
+    path.with_suffix(".idx").write_bytes(index_bytes([4, 2, 0, 5], [0, 8, 12, 12], [0, 2, 2, 3, 4, 4]))
     assert read_tokens(path, num_ids=100).starts.tolist() == [0, 6]
 
 
