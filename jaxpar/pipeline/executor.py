@@ -253,7 +253,7 @@ def _step(options, plan, layout, params, batch, key, tables):
     )
 
     def body(t, state):
-        row = lax.dynamic_index_in_dim(tables["table"], t, 0, keepdims=False)[0]
+        row = lax.dynamic_index_in_dim(tables["table"], t, 0, keepdims=False)[0].astype(jnp.int32)
         pattern = lax.dynamic_index_in_dim(tables["pattern"], t, 0, keepdims=False)
         return tick(program, inputs, row, pattern, state)
 

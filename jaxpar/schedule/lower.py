@@ -43,7 +43,7 @@ def lower(schedule, recompute=False):
     for pool in POOLS:
         starts, ends = _time(ticks, pool[0]), _time(ticks, pool[1])
         slots[pool], num_slots[pool] = colour_by_rank(np.where(ends < 0, -1, starts), ends, ranks, schedule.num_ranks)
-    table = idle_table(schedule.num_ticks, schedule.num_ranks, num_slots)
+    table = idle_table(schedule.num_ticks, schedule.num_ranks, num_slots, schedule.num_microbatches)
     _fill_runs(table, schedule, ticks, ranks)
     _fill_slots(table, ticks, ranks, slots)
     pattern, patterns = _fill_messages(table, ticks, ranks, to_next, slots)

@@ -32,7 +32,7 @@ class Plan:
     """What each rank does in each tick, with buffer slots and message patterns.
 
     Attributes:
-      table: int32 [T, P, C], columns named by `columns`:
+      table: int16 (int32 where a number needs it) [T, P, C], columns named by `columns`:
         "<k>.run" is 0 or 1, "<k>.microbatch" for k in E F H R I W G, "<k>.chunk" for F R I W. A B is an I and a W.
         "E.out" "F.in" "F.out" "H.in" are slots of activations, "H.out" "I.in" "I.out" "G.in" of gradients. "F.out" and
         "I.out" are the rank's own slots where the consumer is on the rank, else the spare: the payload is sent.
@@ -69,9 +69,13 @@ def spare_columns(buffer):
     return [COLUMNS[name] for name in (_ACT if buffer == "act" else _GRAD)]
 
 
-def idle_table(num_ticks, num_ranks, num_slots):
-    """int32 [T, P, C] in which no rank does anything."""
-    idle = np.zeros(len(COLUMNS), np.int32)
+def idle_table(num_ticks, num_ranks, num_slots, num_microbatches):
+    """int16 [T, P, C] in which no rank does anything; int32 where a slot or a microbatch has a larger number.
+
+    Half the bytes: a long schedule on many ranks has a table of a gigabyte.
+    """
+    largest = max(num_microbatches, *num_slots.values())
+    idle = np.zeros(len(COLUMNS), np.int16 if largest <= np.iinfo(np.int16).max else np.int32)
     for buffer in ("act", "grad"):
         idle[spare_columns(buffer)] = num_slots[buffer]
     return np.tile(idle, (num_ticks, num_ranks, 1))
@@ -100,11 +104,12 @@ def unify(plans):
         limit(channel, plans[0].num_ranks, [pattern for plan in plans for pattern in plan.patterns[c]])
         for c, channel in enumerate(CHANNELS)
     )
-    return tuple(_reshape(plan, num_ticks, num_slots, patterns) for plan in plans)
+    num_microbatches = max(plan.num_microbatches for plan in plans)
+    return tuple(_reshape(plan, num_ticks, num_slots, patterns, num_microbatches) for plan in plans)
 
 
-def _reshape(plan, num_ticks, num_slots, patterns):
-    table = idle_table(num_ticks, plan.num_ranks, num_slots)
+def _reshape(plan, num_ticks, num_slots, patterns, num_microbatches):
+    table = idle_table(num_ticks, plan.num_ranks, num_slots, num_microbatches)
     length = len(plan.table)
     table[:length] = plan.table
     for buffer in ("act", "grad"):

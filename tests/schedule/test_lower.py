@@ -8,6 +8,7 @@ import pytest
 from jaxpar.errors import SettingError
 from jaxpar.schedule import ScheduleError, build, from_csv, unify
 from jaxpar.schedule.messages import CHANNELS, limit, ring
+from jaxpar.schedule.plan import idle_table
 from jaxpar.schedule.slots import colour
 from tests.schedule.common import reference_files, small_schedules
 from tests.schedule.interpreter import interpret
@@ -81,7 +82,7 @@ def largest_overlaps(schedule, recompute):
 
 def assert_right(schedule, recompute):
     plan = schedule.lower(recompute=recompute)
-    assert plan.table.dtype == np.int32 and plan.pattern.dtype == np.int32
+    assert plan.table.dtype == np.int16 and plan.pattern.dtype == np.int32
     assert plan.table.shape == (schedule.num_ticks, schedule.num_ranks, len(plan.columns))
     assert interpret(plan, schedule, recompute) == expected_runs(schedule, recompute)
     assert plan.num_slots == largest_overlaps(schedule, recompute)
@@ -223,3 +224,9 @@ def test_unify_falls_back_to_the_ring():
 def test_plans_of_different_meshes_do_not_unify():
     with pytest.raises(SettingError, match=r"mesh\.pipe=\[2, 4\] differ"):
         unify([build("1f1b", 2, 2).lower(), build("1f1b", 4, 2).lower()])
+
+
+def test_the_table_is_wide_where_numbers_are_large():
+    slots = {"act": 3, "grad": 2}
+    assert idle_table(1, 2, slots, 2**15 - 1).dtype == np.int16 and idle_table(1, 2, slots, 2**15).dtype == np.int32
+    assert idle_table(1, 2, {"act": 2**15, "grad": 1}, 4).dtype == np.int32
