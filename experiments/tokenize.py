@@ -58,8 +58,12 @@ def _parse(argv):
     )
     flags.DEFINE_integer("end_token", -1, "For token ids: put after every document; -1: none.", flag_values=values)
     if any(arg.lstrip("-") in ("help", "h", "helpfull") and arg.startswith("-") for arg in argv[1:]):
-        print(f"{__doc__.strip()}\n{values.get_help()}")
+        print(f"{__doc__.strip()}\n{values.get_help(include_special_flags=False)}")
         raise SystemExit(0)
+    for arg in argv[1:]:
+        name = arg.lstrip("-").partition("=")[0]
+        if arg.startswith("-") and name in ("flagfile", "undefok"):  # absl's own, which keep quiet about misspelt flags
+            raise SettingError(f"--{name} is not a flag: each is given by name and checked. Leave it out.")
     try:
         extra = values(argv)[1:]
     except flags.Error as error:

@@ -72,6 +72,7 @@ def test_formats_hold_the_same(text, tmp_path, capsys):
         (["--out=x.bin", "--format=parquet"], "should be one of <nanogpt|megatron>"),
         (["--out=x.bin", "--tokenizer=nowhere.json"], "tokenizer=nowhere.json cannot be read"),
         (["--out=x.bin", "--end_tokn=1"], "end_tokn"),
+        (["--out=x.bin", "--undefok=foo", "--foo=1"], "--undefok is not a flag"),
         (["--out=x.bin", "stray"], "stray is not a flag"),
     ],
 )
