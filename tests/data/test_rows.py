@@ -1,5 +1,8 @@
 """Rows packed from documents against a slow reference; attention stays inside a document."""
 
+import pathlib
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -49,6 +52,18 @@ def test_every_token_but_the_documents_first_ones_is_a_label_once():
     tokens = make([5, 1, 9, 6])
     labels = rows(tokens, 4, np.arange(5))["labels"]
     assert sorted(labels[labels >= 0].tolist()) == sorted(set(range(21)) - {0, 5, 6, 15})
+
+
+def test_the_drawing_in_the_docs_is_the_codes():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    lines = re.findall(r"^(tokens|labels|segment ids|positions) (.*\|.*)$", page, re.M)
+    drawn = {name: [row.split() for row in text.split("|")] for name, text in lines}
+    batch = rows(make([5, 2, 10]), 8, [0, 1])
+    names = ["-", *(f"{document}{n}" for document, size in (("a", 5), ("b", 2), ("c", 10)) for n in range(size))]
+    assert drawn["tokens"] == [[names[token + 1] for token in row] for row in batch["inputs"]]
+    assert drawn["labels"] == [[names[token + 1] for token in row] for row in batch["labels"]]
+    assert drawn["segment ids"] == [[str(n) for n in row] for row in batch["side"]["segment_ids"]]
+    assert drawn["positions"] == [[str(n) for n in row] for row in batch["side"]["positions"]]
 
 
 def test_a_row_that_is_not_there_is_refused():
