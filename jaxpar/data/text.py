@@ -63,7 +63,7 @@ def bytes_per_token(tokens, sizes, seq_len, max_bytes):
       seq_len, max_bytes: which rows are read, see `held_out_rows`.
 
     Returns:
-      float; nats a token, divided by it, are nats a byte.
+      float; nats a token, divided by it, are nats a byte. None where no token that counts stands for any text.
     """
     if sizes is None:
         return 1.0
@@ -72,7 +72,7 @@ def bytes_per_token(tokens, sizes, seq_len, max_bytes):
     first = held_out_rows(tokens, seq_len, max_bytes) * seq_len
     place = (first[:, None] + 1 + np.arange(seq_len)).reshape(-1)
     place = place[counted[place]]
-    return float(sizes[place].mean()) if place.size else 1.0
+    return (float(sizes[place].mean()) or None) if place.size else None
 
 
 def start_and_end(document, fraction):

@@ -58,12 +58,10 @@ def read_tokens(path, *, num_ids, end_token=-1, setting="data.path"):
         ids, starts = _read_nanogpt(path, source), np.zeros(1, np.int64)
     kind = np.iinfo(ids.dtype)
     checked = kind.min == 0 and kind.max < num_ids
-    if not checked and (ids.nbytes <= _SCANNED_BYTES or end_token >= 0):
-        for at in range(0, len(ids), _CHUNK):
-            check_ids(ids[at : at + _CHUNK], num_ids, source, at)
+    if end_token >= 0 or (not checked and ids.nbytes <= _SCANNED_BYTES):
+        ends = _scan(ids, num_ids, end_token, source)
+        starts = _document_starts(ends, len(ids), end_token, source) if end_token >= 0 else starts
         checked = True
-    if end_token >= 0:
-        starts = _document_starts(ids, end_token, source)
     return Tokens(ids, starts, source=source, num_ids=None if checked else num_ids)
 
 
@@ -170,16 +168,24 @@ def _read_nanogpt(path, source):
     return np.memmap(path, kind, "r", offset=_LLMC_HEADER)
 
 
-def _document_starts(ids, end_token, source):
+def _scan(ids, num_ids, end_token, source):
+    """Reads a file once: refuses ids that are not under num_ids, returns where the end tokens are, int64."""
+    ends = []
+    for at in range(0, len(ids), _CHUNK):
+        chunk = ids[at : at + _CHUNK]
+        check_ids(chunk, num_ids, source, at)
+        ends.append(at + np.flatnonzero(chunk == end_token))
+    return np.concatenate(ends).astype(np.int64)
+
+
+def _document_starts(ends, size, end_token, source):
     """Where documents start: at 0 and after every end token but one that ends the file."""
-    ends = [at + np.flatnonzero(ids[at : at + _CHUNK] == end_token) for at in range(0, len(ids), _CHUNK)]
-    ends = np.concatenate(ends).astype(np.int64)
     if not ends.size:
         raise SettingError(
             f"data.end_token={end_token} is not in {source.partition('=')[2]}: no document would end. "
             "Use the token that ends documents there, or -1 for one document."
         )
-    return np.concatenate([[0], ends[ends < len(ids) - 1] + 1])
+    return np.concatenate([[0], ends[ends < size - 1] + 1])
 
 
 def _read_megatron(path, index, source):

@@ -49,6 +49,12 @@ def test_the_mean_is_of_the_tokens_that_an_evaluation_counts(tmp_path):
     assert bytes_per_token(tokens, None, 16, 40) == 1.0
 
 
+def test_a_mean_of_nothing_is_none():
+    """Every label is an end token: there is no byte to divide by."""
+    tokens, sizes = text_tokens([Document(n, b"x") for n in "abcdef"], byte_codec(), end_token=256, measured=True)
+    assert bytes_per_token(tokens, sizes, 3, 99) is None
+
+
 def test_a_lone_document_is_cut_in_two():
     start, end = start_and_end(Document("x", b"this is a. "), 0.25)
     assert (start.text, end.text) == (b"this is ", b"a. ") and start.name != end.name
