@@ -1,34 +1,53 @@
-"""Trains a byte-level decoder over data x pipe x tensor parallel devices, real or emulated.
+"""Trains a decoder over data x pipe x tensor parallel devices, real or emulated, in one process or several.
 
 python -m experiments.train --config=configs/quickstart.py [--config.a.b=value ...] [--workdir=DIR]
 
-The workdir gets config.json, metrics.jsonl, report.json, loss.png and schedule.svg. Exit status: 0 done, 2 a setting
-that cannot work (one message, nothing written), 130 interrupted (the files cover the steps that were done).
+The workdir gets config.json, metrics.jsonl, report.json, loss.png, schedule.svg, event files for TensorBoard and
+checkpoints. Exit status: 0 done, or interrupted and saved; 1 the run cannot go on (a message says why, and which
+checkpoint is good); 2 a setting that cannot work (one message, nothing written); 130 interrupted for the second time.
 """
 
 import sys
+import traceback
 
 from experiments._app import flags
+from jaxpar import distributed
 from jaxpar.emulate import emulate_devices
-from jaxpar.errors import SettingError
+from jaxpar.errors import CheckpointError, SettingError, TrainingError
 
 INTERRUPTED = 130  # the shell's status for Ctrl-C
 
 
 def main(argv):
     """Runs the program; returns its exit status."""
+    several = False
     try:
-        config, workdir = flags.parse(argv, __doc__)
-        emulate_devices(config.emulate_devices)
+        command = flags.parse(argv, __doc__)
+        several = command.processes.count > 1
+        emulate_devices(distributed.emulated_share(command.config.emulate_devices, command.processes))
+        distributed.start(command.processes)
         from experiments._app import trainer  # loads JAX: here, where the devices are settled
 
-        return INTERRUPTED if trainer.run(config, workdir) else 0
+        trainer.run(command.config, command.workdir, command.get_optimizer)
+        return 0
     except SettingError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return _failed(several, 2, error)
+    except (CheckpointError, TrainingError) as error:
+        return _failed(several, 1, error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _failed(several, INTERRUPTED, "interrupted")
+    except Exception:
+        if not several:
+            raise
+        return _failed(several, 1, traceback.format_exc().rstrip())
+
+
+def _failed(several, status, message):
+    """One of several processes must not wait for the others, which may wait for it."""
+    print(message, file=sys.stderr, flush=True)
+    if several:
+        distributed.leave(status)
+    return status
 
 
 if __name__ == "__main__":

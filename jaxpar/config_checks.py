@@ -135,6 +135,7 @@ def check_values(config):
     _check_prompt(config.sample.prompt)
     profile_range(config.train.profile_steps)
     _check_pairs(config)
+    _check_optimizer(config)
 
 
 def profile_range(text):
@@ -171,6 +172,26 @@ def _check_pairs(config):
     if data.end_token >= vocab_size:
         remedy = f"Use model.vocab_size={data.end_token + 1} or more, or another token"
         refuse("data.end_token", data.end_token, f"is not under model.vocab_size={vocab_size}", "it is an id", remedy)
+
+
+def _check_optimizer(config):
+    """What is read only beside another setting, and a rate's parts that overlap."""
+    optimizer, num_steps = config.optimizer, config.train.num_steps
+    warmup, decay = optimizer.warmup_steps, optimizer.decay_steps
+    if optimizer.schedule != "wsd" and decay:
+        reason = f"optimizer.schedule={optimizer.schedule} falls from the warm-up on, or never"
+        refuse("optimizer.decay_steps", decay, "would not be read", reason, "Set optimizer.schedule=wsd, or 0")
+    if optimizer.schedule == "wsd" and not decay:
+        remedy = f"Use {max(num_steps // 10, 1)}, or optimizer.schedule=constant"
+        refuse("optimizer.decay_steps", 0, "gives wsd no end", "its rate falls in the last decay_steps", remedy)
+    if optimizer.schedule == "wsd" and warmup + decay > num_steps:
+        rule = f"and optimizer.warmup_steps={warmup} are more than train.num_steps={num_steps}"
+        reason = "the rate would fall before it has risen"
+        remedy = f"Use optimizer.decay_steps={num_steps - warmup} or less" if warmup < num_steps else "Warm up for less"
+        refuse("optimizer.decay_steps", decay, rule, reason, remedy)
+    if optimizer.master_weights and config.model.param_dtype == "float32":
+        reason = "the parameters are float32 themselves"
+        refuse("optimizer.master_weights", True, "keeps a copy for nothing", reason, "Set model.param_dtype=bfloat16")
 
 
 def fit_mesh(mesh, num_devices):

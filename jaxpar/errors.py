@@ -10,3 +10,11 @@ class SettingError(ValueError):
 
 class ScheduleError(SettingError):
     """A schedule whose table is not a valid order of its actions; the message names the first wrong cell."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that could not be written or read; the message says which one is still good."""
+
+
+class TrainingError(RuntimeError):
+    """A run that must not go on; the message says why and from where it can be taken up."""

@@ -10,9 +10,15 @@ from jaxpar.errors import SettingError
 METRICS = "metrics.jsonl"
 
 
-def bits_per_byte(nats):
-    """Bits, from nats a token where a token is a byte; None stays None."""
-    return None if nats is None else nats / math.log(2)
+def bits_per_byte(nats, bytes_per_token=1.0):
+    """Bits a byte, from nats a token; None where either is None (tokens that stand for no text)."""
+    return None if nats is None or bytes_per_token is None else nats / math.log(2) / bytes_per_token
+
+
+def shown_loss(nats, bytes_per_token=1.0):
+    """A loss as text, "2.139 bits/byte", or in nats a token where tokens stand for no text."""
+    bits = bits_per_byte(nats, bytes_per_token)
+    return f"{nats:.3f} nats/token" if bits is None else f"{bits:.3f} bits/byte"
 
 
 def write_whole(path, content):
@@ -40,22 +46,42 @@ def finite(tree):
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-class MetricsLog:
+class LineLog:
     """Appends one JSON object a line; each line is written at once, so an interruption leaves whole lines."""
 
-    def __init__(self, workdir):
-        """Starts an empty log in the folder."""
-        self._file = open(pathlib.Path(workdir, METRICS), "wb", buffering=0)  # noqa: SIM115 (lives as long as the run)
+    def __init__(self, workdir, name=METRICS, after=0):
+        """Opens the log.
+
+        Args:
+          workdir: the folder.
+          name: the file.
+          after: lines of a later step are dropped (0: all are), so that a run that goes on writes them anew.
+        """
+        path = pathlib.Path(workdir, name)
+        kept = [line for line in read_lines(path) if line["step"] <= after]
+        write_whole(path, "".join(_line(line) for line in kept))
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the run)
 
     def write(self, **fields):
         """Appends one line."""
-        self._file.write((json.dumps(finite(fields), allow_nan=False) + "\n").encode())
+        self._file.write(_line(fields).encode())
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
+        """Closes the file."""
         self._file.close()
+
+
+def read_lines(path):
+    """The whole lines of such a log, as dicts; a last one that was cut short is left out; none where it is missing."""
+    try:
+        text = pathlib.Path(path).read_text()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _line(fields):
+    return json.dumps(finite(fields), allow_nan=False) + "\n"
 
 
 def open_workdir(path, old_files):

@@ -54,26 +54,32 @@ def program_report(config, schedule, plan, mesh, state, compiled, bubbles):
     }
 
 
-def run_report(history, baseline):
+def run_report(history, step, baseline, bytes_per_token=1.0):
     """The part that is known at the end.
 
     Args:
-      history: has losses and held_out, lists of (step, nats a token); step_times, seconds, each measured after the
-        step's work was done; skipped; interrupted.
-      baseline: bits per byte of the order-2 byte model.
+      history: has losses and held_out, lists of (step, nats a token); step_times and waits, seconds, each measured
+        after the step's work was done; skipped; interrupted; finished.
+      step: batches done, of the whole run.
+      baseline: bits per byte of the order-2 byte model, or None.
+      bytes_per_token: of the held-out text; None where tokens stand for no text.
 
     Returns:
-      dict; final_loss and held_out_loss in nats a token, step_time_s the median; None where there is none.
+      dict; num_steps counts this start's; final_loss and held_out_loss in nats a token, step_time_s the median,
+      input_wait_share the share of this start's time that steps waited for data; None where there is none.
     """
     losses, held_out, times = history.losses, history.held_out, history.step_times
     last = held_out[-1][1] if held_out else None
     return {
         "interrupted": history.interrupted,
+        "finished": history.finished,
+        "step": step,
         "num_steps": len(times),
         "num_skipped": history.skipped,
         "step_time_s": statistics.median(times) if times else None,
+        "input_wait_share": sum(history.waits) / (sum(times) + sum(history.waits)) if times else None,
         "final_loss": losses[-1][1] if losses else None,
         "held_out_loss": last,
-        "held_out_bits_per_byte": bits_per_byte(last),
+        "held_out_bits_per_byte": bits_per_byte(last, bytes_per_token),
         "order2_bits_per_byte": baseline,
     }

@@ -46,7 +46,7 @@ def test_defaults_resolve_to_frozen_dataclasses():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_file_resolves_and_fits(path):
-    config, workdir = flags.parse(["train", f"--config={path}"])
+    config, workdir, *_ = flags.parse(["train", f"--config={path}"])
     fit(config, config.emulate_devices)
     assert workdir == f"runs/{path.stem}"
     doc = path.read_text()

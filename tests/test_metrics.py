@@ -17,17 +17,37 @@ def test_bits():
 
 
 def test_each_line_is_there_at_once(tmp_path):
-    with metrics.MetricsLog(tmp_path) as log:
-        for step in range(3):
-            log.write(step=step, loss=math.inf, mfu=None)
-            lines = (tmp_path / metrics.METRICS).read_text().splitlines()
-            assert json.loads(lines[-1]) == {"step": step, "loss": None, "mfu": None} and len(lines) == step + 1
+    log = metrics.LineLog(tmp_path)
+    for step in range(3):
+        log.write(step=step, loss=math.inf, mfu=None)
+        lines = (tmp_path / metrics.METRICS).read_text().splitlines()
+        assert json.loads(lines[-1]) == {"step": step, "loss": None, "mfu": None} and len(lines) == step + 1
+    log.close()
+
+
+def test_a_run_that_goes_on_keeps_the_lines_up_to_its_step(tmp_path):
+    lines = ['{"step": 1}', '{"step": 2}', '{"step": 3}', '{"step": 4, "lo']  # the last one was cut short
+    (tmp_path / metrics.METRICS).write_text("\n".join(lines))
+    assert metrics.read_lines(tmp_path / metrics.METRICS) == [{"step": 1}, {"step": 2}, {"step": 3}]
+    log = metrics.LineLog(tmp_path, after=2)
+    log.write(step=3, loss=1.0)
+    log.close()
+    found = metrics.read_lines(tmp_path / metrics.METRICS)
+    assert found == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 1.0}]
+    metrics.LineLog(tmp_path).close()
+    assert metrics.read_lines(tmp_path / metrics.METRICS) == metrics.read_lines(tmp_path / "none") == []
+
+
+def test_losses_are_shown_in_bits_where_there_is_text():
+    assert metrics.shown_loss(math.log(2), 1.0) == "1.000 bits/byte"
+    assert metrics.shown_loss(math.log(2), 4.0) == "0.250 bits/byte"
+    assert metrics.shown_loss(2.5, None) == "2.500 nats/token"
 
 
 def test_a_process_that_is_killed_leaves_whole_lines(tmp_path):
     code = (
-        "import os, signal, sys; from jaxpar.metrics import MetricsLog\n"
-        "log = MetricsLog(sys.argv[1])\n"
+        "import os, signal, sys; from jaxpar.metrics import LineLog\n"
+        "log = LineLog(sys.argv[1])\n"
         "log.write(step=1); log.write(step=2); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60)

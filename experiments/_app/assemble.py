@@ -1,6 +1,7 @@
 """From a Config to everything a run needs: mesh, model, schedule, state, programs. Nothing is compiled here."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -8,15 +9,19 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxpar.checkpoint import FreeForm
 from jaxpar.config import build_schedule
 from jaxpar.mesh import make_mesh
 from jaxpar.models.decoder import DecoderConfig, decoder
+from jaxpar.models.model import init_params
 from jaxpar.pipeline import Layout
 from jaxpar.train.evaluate import make_loss_fn
 from jaxpar.train.grads import make_grad_fn
 from jaxpar.train.optimizer import make_optimizer
-from jaxpar.train.state import init_state, state_shardings
+from jaxpar.train.state import init_state, new_state, state_shardings
 from jaxpar.train.step import make_train_step
+
+_DROPOUT = 1  # folded into the seed's key; initial parameters use the key itself
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,8 +35,10 @@ class Run:
       layout: Layout, which layer is where.
       model: Model.
       shardings: NamedShardings of the TrainState.
-      step: jitted (state, batch) -> (state, metrics); loss_fn: jitted (params, batch) -> (nats, tokens).
+      step: jitted (state, batch, rng) -> (state, metrics); loss_fn: jitted (params, batch) -> (nats, tokens).
       make_state: () -> the initial TrainState.
+      form: FreeForm of the TrainState, for checkpoints and samples.
+      rng: the key of all steps' dropout, None without dropout.
     """
 
     config: Any
@@ -44,19 +51,46 @@ class Run:
     step: Any
     loss_fn: Any
     make_state: Any
+    form: Any
+    rng: Any
 
     @property
     def batch_sharding(self):
         """Rows split over `data`."""
         return NamedSharding(self.mesh, PartitionSpec("data"))
 
+    @functools.cached_property
+    def rows(self):
+        """int64 [n]: the rows of a global batch that this process's devices take, ascending."""
+        places = self.batch_sharding.addressable_devices_indices_map((self.config.train.global_batch,))
+        return np.unique(np.concatenate([np.arange(self.config.train.global_batch)[i] for i in places.values()]))
+
     def put(self, batch):
-        """A batch of NumPy arrays on the devices."""
-        return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf), self.batch_sharding), batch)
+        """The arrays of a global batch on the devices, from those of its `rows`."""
+        return jax.tree.map(functools.partial(self._place, self.rows), batch)
+
+    def put_whole(self, batch):
+        """The same from all rows."""
+        return jax.tree.map(functools.partial(self._place, np.arange(self.config.train.global_batch)), batch)
+
+    def _place(self, rows, leaf):
+        """Each device gets its own rows."""
+        shape = (self.config.train.global_batch, *leaf.shape[1:])
+
+        def part(index):
+            first, last, _ = index[0].indices(shape[0])
+            start = np.searchsorted(rows, first)
+            return leaf[start : start + last - first]
+
+        return jax.make_array_from_callback(shape, self.batch_sharding, part)
 
 
-def assemble(config):
+def assemble(config, get_optimizer=None):
     """The Run of a fitted Config.
+
+    Args:
+      config: Config.
+      get_optimizer: for optimizer.name=custom: the config file's function.
 
     Raises:
       SettingError: what only the parts themselves can tell.
@@ -80,6 +114,10 @@ def assemble(config):
     shardings = state_shardings(
         model, optimizer, mesh, layout.rows, pipeline.vocabulary, apart=pipeline.layers == "unroll"
     )
+
+    def make_state():
+        return init_state(model, optimizer, jax.random.key(config.seed), layout.rows, shardings)
+
     return Run(
         config=config,
         mesh=mesh,
@@ -90,14 +128,40 @@ def assemble(config):
         shardings=shardings,
         step=make_train_step(grad_fn, optimizer, rate_fn, shardings),
         loss_fn=make_loss_fn(model, mesh, layout.rows),
-        make_state=lambda: init_state(model, optimizer, jax.random.key(config.seed), layout.rows, shardings),
+        make_state=make_state,
+        form=FreeForm.of(layout, _abstract(make_state, shardings), _free_shapes(config, optimizer)),
+        rng=_step_key(config, mesh),
     )
 
 
+def _abstract(make_state, shardings):
+    """The TrainState as shapes with shardings."""
+
+    def shaped(leaf, sharding):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(shaped, jax.eval_shape(make_state), shardings)
+
+
+def _free_shapes(config, optimizer):
+    """The TrainState's shapes with layers by global index and no padding."""
+    model = decoder(_decoder_config(config.model))
+    return jax.eval_shape(lambda: new_state(init_params(model, jax.random.key(0)), optimizer))
+
+
+def _step_key(config, mesh):
+    """The key that steps fold their number into, on every device; None where nothing is random."""
+    if not config.model.dropout:
+        return None
+    replicated = NamedSharding(mesh, PartitionSpec())
+    return jax.jit(lambda: jax.random.fold_in(jax.random.key(config.seed), _DROPOUT), out_shardings=replicated)()
+
+
 def global_params(run, params):
-    """Parameters with layers by global index, as arrays of one device."""
-    host = jax.device_get(params)
-    return jax.tree.map(jax.numpy.asarray, {**host, "layers": run.layout.unpack(host["layers"])})
+    """Parameters with layers by global index, without padding, as arrays of one device."""
+    replicated = NamedSharding(run.mesh, PartitionSpec())
+    whole = run.form.pick(lambda state: state.params).release(params, replicated)
+    return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf.addressable_data(0)), whole)
 
 
 def layers_per_rank(run):

@@ -1,5 +1,8 @@
 """The command line: `--config=FILE [--config.a.b=value ...] [--workdir=DIR]`, every fault as a SettingError.
 
+A run of several processes also takes `--coordinator=HOST:PORT --num_processes=N --process_id=I`, where nothing that
+started it says so (see jaxpar/distributed.py).
+
 The file's settings are completed with the defaults first, so that every setting there is can be overridden, and every
 name is looked up before ml_collections sees it, so that a misspelt one is named with its nearest.
 """
@@ -9,12 +12,34 @@ import os
 import re
 import runpy
 import traceback
+from collections.abc import Callable
+from typing import NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from jaxpar import config as configs
+from jaxpar.config import Config
+from jaxpar.distributed import Processes, find
 from jaxpar.errors import SettingError
+
+_FLAGS = ("config", "workdir", "coordinator", "num_processes", "process_id")
+
+
+class Command(NamedTuple):
+    """What the command line asks for.
+
+    Attributes:
+      config: Config, not yet fitted to devices.
+      workdir: str.
+      processes: Processes.
+      get_optimizer: the config file's own function, or None.
+    """
+
+    config: Config
+    workdir: str
+    processes: Processes = Processes()
+    get_optimizer: Callable | None = None
 
 
 def parse(argv, doc=""):
@@ -25,21 +50,20 @@ def parse(argv, doc=""):
       doc: what `--help` says first.
 
     Returns:
-      (Config, not yet fitted to devices; workdir str).
+      Command.
 
     Raises:
       SettingError: an unknown flag or setting, a value of the wrong type, a config file that cannot be used.
       SystemExit: `--help` was asked for (status 0).
     """
     path, rest = _take_config(argv[1:])
-    values = flags.FlagValues()
-    flags.DEFINE_string("workdir", None, "Folder for results. Default: runs/NAME for a config NAME.py.", values)
+    values = _defined()
     if any(arg in ("--help", "-h", "--helpfull", "-help") for arg in rest):
         _print_help(doc)
         raise SystemExit(0)
     if path is None:
         raise SettingError("config=None is no file: it says what to train. Give --config=configs/quickstart.py.")
-    tree = _load(path)
+    tree, get_optimizer = _load(path)
     _check_absl_flags(rest)
     _check_names(rest)
     program = [argv[0], *rest]
@@ -52,7 +76,28 @@ def parse(argv, doc=""):
         raise SettingError(f"{extra[0]} is not a flag: settings are given by name. Write --config.a.b=value.")
     if values.config.pipeline.stage_layers == ("",):  # how ml_collections reads an empty list
         values.config.pipeline.stage_layers = ()
-    return configs.resolve(values.config), _checked_workdir(values.workdir or default_workdir(path))
+    config, workdir = configs.resolve(values.config), _checked_workdir(values.workdir or default_workdir(path))
+    _check_custom(config, path, get_optimizer)
+    processes = find(values.coordinator, values.num_processes, values.process_id)
+    return Command(config, workdir, processes, get_optimizer)
+
+
+def _defined():
+    values = flags.FlagValues()
+    flags.DEFINE_string("workdir", None, "Folder for results. Default: runs/NAME for a config NAME.py.", values)
+    flags.DEFINE_string("coordinator", None, "host:port of process 0, for a run of several processes.", values)
+    flags.DEFINE_integer("num_processes", None, "Processes of the run.", flag_values=values)
+    flags.DEFINE_integer("process_id", None, "This process's number, from 0.", flag_values=values)
+    return values
+
+
+def _check_custom(config, path, get_optimizer):
+    custom = config.optimizer.name == "custom"
+    if custom and not callable(get_optimizer):
+        raise SettingError(
+            f"optimizer.name=custom has no optimizer: {path} has no function get_optimizer(rate). Write one that "
+            "returns an optax chain, or name a built-in optimizer."
+        )
 
 
 def default_workdir(path):
@@ -83,7 +128,7 @@ def _take_config(args):
 
 
 def _load(path):
-    """The file's settings on top of the defaults."""
+    """(the file's settings on top of the defaults, its get_optimizer or None)."""
     if not os.path.isfile(path):
         raise SettingError(f"config={path} is not a file: a config is a Python file with get_config(). Check the path.")
     try:
@@ -101,7 +146,7 @@ def _load(path):
         _check_name(name)
         configs.check_type(name, value)
         tree.update_from_flattened_dict({name: value})
-    return tree
+    return tree, names.get("get_optimizer")
 
 
 def _flat(tree, prefix=""):
@@ -163,10 +208,10 @@ def _check_name(name):
 
 def _flag_error(error):
     if isinstance(error, flags.UnrecognizedFlagError):
-        known = ("config", "workdir")
-        near = configs.nearest(error.flagname, known)
+        near = configs.nearest(error.flagname, _FLAGS)
         return SettingError(
-            f"--{error.flagname} is not a flag: the flags are --config=FILE, --config.a.b=value and --workdir=DIR. "
+            f"--{error.flagname} is not a flag: the flags are --config=FILE, --config.a.b=value, --workdir=DIR, and "
+            "--coordinator, --num_processes and --process_id. "
             f"{f'Did you mean --{near}?' if near else 'Leave it out.'}"
         )
     text = " ".join(str(error.args[0] if error.args else error).split())

@@ -8,16 +8,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from jaxpar.metrics import bits_per_byte
+from jaxpar.metrics import shown_loss
 
 _LOG_WIDTH = 110  # where the output is no terminal
 _MAX_DRAWING_LINES = 24
 _LOG_SECONDS = 10  # between progress lines in a log
 
 
-def make_console(file=None):
-    """A console for this output; in a file or pipe it has neither colours nor control codes."""
-    plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+def make_console(file=None, quiet=False):
+    """A console for this output: in a file or pipe without colours and control codes; quiet, it prints nothing."""
+    plain = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True, "quiet": quiet}
     console = Console(file=file, **plain)
     return console if console.is_terminal else Console(file=file, width=_LOG_WIDTH, **plain)
 
@@ -81,8 +81,10 @@ def show_program(console, report):
 class Reporter:
     """Progress of the steps: a bar on a terminal, a line every few seconds in a log."""
 
-    def __init__(self, console, num_steps):
-        self._console, self._num_steps = console, num_steps
+    def __init__(self, console, num_steps, first_step=0, bytes_per_token=1.0):
+        """For a run of `num_steps` steps of which `first_step` are done."""
+        self._console, self._num_steps, self._first_step = console, num_steps, first_step
+        self._bytes_per_token = bytes_per_token
         self._last_line, self._start = 0.0, time.monotonic()
         self._bar = None
 
@@ -101,13 +103,13 @@ class Reporter:
             TextColumn("left"),
         )
         with Progress(*columns, console=self._console) as bar:
-            self._bar = bar, bar.add_task("training", total=self._num_steps, figures="")
+            self._bar = bar, bar.add_task("training", total=self._num_steps, completed=self._first_step, figures="")
             yield self
         self._bar = None
 
     def step(self, step, loss, tokens_per_s):
         """One step is done; `loss` in nats a token."""
-        figures = f"loss {bits_per_byte(loss):.3f} bits/byte  {tokens_per_s:,.0f} tokens/s"
+        figures = f"loss {shown_loss(loss, self._bytes_per_token)}  {tokens_per_s:,.0f} tokens/s"
         if self._bar:
             bar, task = self._bar
             bar.update(task, completed=step, figures=figures)
@@ -115,26 +117,29 @@ class Reporter:
         now = time.monotonic()
         if now - self._last_line >= _LOG_SECONDS or step == self._num_steps:
             self._last_line = now
-            left = (now - self._start) / step * (self._num_steps - step)
+            left = (now - self._start) / (step - self._first_step) * (self._num_steps - step)
             self._console.print(f"step {step:>6} / {self._num_steps}  {figures}  {_clock(left)} left")
 
     def held_out(self, step, loss):
         """A line of its own, above the bar."""
-        self._console.print(f"step {step:>6} / {self._num_steps}  held out {bits_per_byte(loss):.3f} bits/byte")
+        self._console.print(f"step {step:>6} / {self._num_steps}  held out {shown_loss(loss, self._bytes_per_token)}")
 
 
-def show_results(console, report, workdir, files):
-    """Held-out bits per byte beside the order-2 model's, the sample, the files."""
+def show_results(console, report, workdir, files, bytes_per_token=1.0):
+    """Held-out loss beside the order-2 model's, the sample, the files."""
     if report["interrupted"]:
-        console.print(f"\ninterrupted after {report['num_steps']} steps", style="bold")
+        console.print(f"\ninterrupted after step {report['step']}", style="bold")
     if report["num_skipped"]:
-        console.print(f"skipped   {report['num_skipped']} batches whose gradient was not finite: they changed nothing")
+        console.print(f"skipped   {report['num_skipped']} batches that had no finite gradient or no token to predict")
     if report["held_out_loss"] is not None:
-        console.print(f"\nheld out  {report['held_out_bits_per_byte']:.3f} bits per byte", style="bold")
-    console.print(f"order-2   {report['order2_bits_per_byte']:.3f} bits per byte (Witten-Bell, the same split)")
+        console.print(f"\nheld out  {shown_loss(report['held_out_loss'], bytes_per_token)}", style="bold")
+    if report["order2_bits_per_byte"] is not None:
+        console.print(f"order-2   {report['order2_bits_per_byte']:.3f} bits/byte (Witten-Bell, the same split)")
     if report["sample"]:
         console.print("\nsample")
         console.print(Text("\n".join(f"  | {line}" for line in report["sample"].splitlines())))
+    if report["saved_step"] is not None:
+        console.print(f"\nsaved     step {report['saved_step']} (train.resume=auto goes on from there)")
     console.print("\nfiles")
     for name in files:
         console.print(f"  {workdir}/{name}")

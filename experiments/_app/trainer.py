@@ -1,70 +1,73 @@
 """A training run from its config to its files: check, compile once, train, report."""
 
+import contextlib
 import dataclasses
+import pathlib
 import time
 
 import jax
 
 from experiments._app import loop, terminal
 from experiments._app.assemble import assemble, global_params, layers_per_rank
-from jaxpar.baselines import ByteModel
+from experiments._app.outputs import SAMPLES, Outputs, check_packages
+from experiments._app.saving import Saver, find_start
+from jaxpar.baselines import baseline_bits_per_byte
 from jaxpar.config import fit
-from jaxpar.data import batches, split
+from jaxpar.data.corpus import load
 from jaxpar.figures import loss_png
-from jaxpar.metrics import METRICS, MetricsLog, open_workdir, write_json, write_whole
+from jaxpar.metrics import METRICS, open_workdir, read_lines, write_json, write_whole
 from jaxpar.report import program_report, run_report, stage_costs
-from jaxpar.sample import generate, to_text
+from jaxpar.sample import generate
 from jaxpar.schedule.svg import render_svg
 
 FILES = ("config.json", METRICS, "report.json", "loss.png", "schedule.svg")
 
 
-def run(config, workdir):
-    """Trains and reports.
+def run(config, workdir, get_optimizer=None):
+    """Trains and reports. In a run of several processes each calls it; the first one prints and writes the files.
 
     Everything is checked, down to the traced program, before anything is compiled or written.
 
     Args:
       config: Config, resolved but not yet fitted to the devices.
-      workdir: str, the folder for FILES; what an earlier run left under these names is replaced.
-
-    Returns:
-      Whether the user interrupted it.
+      workdir: str, the folder for FILES and checkpoints; what an earlier run left under these names is replaced, unless
+        this one goes on from its checkpoint.
+      get_optimizer: for optimizer.name=custom.
 
     Raises:
       SettingError: something cannot work; nothing was written.
+      CheckpointError, TrainingError: the run cannot go on; the files cover the steps that were done.
     """
-    console = terminal.make_console()
-    config = fit(config, config.emulate_devices or jax.device_count())
-    corpus = split.load(config.data)
-    made = assemble(config)
+    first_process = jax.process_index() == 0
+    console = terminal.make_console(quiet=not first_process)
+    config = fit(config, jax.device_count())
+    check_packages(config.train)
+    corpus = load(config)
+    progress = find_start(config, corpus, workdir)
+    made = assemble(config, get_optimizer)
     start = time.perf_counter()
-    lowered = made.step.lower(*_abstract_inputs(made), None)
+    lowered = made.step.lower(made.form.packed, _abstract_batch(made), made.rng)
     terminal.show_layout(console, config, made.layout, made.mesh.devices.flat[0].device_kind, layers_per_rank(made))
     console.print(f"text      {corpus.about}")
     svg, bubbles = _simulate(made)
     terminal.show_schedule(console, made.schedule, *bubbles)
-    open_workdir(workdir, FILES)
-    write_json(f"{workdir}/config.json", dataclasses.asdict(config))
-    write_whole(f"{workdir}/schedule.svg", svg)
+    if first_process:
+        open_workdir(workdir, {*FILES, SAMPLES} - ({METRICS, SAMPLES} if progress.step else set()))
+        write_json(f"{workdir}/config.json", dataclasses.asdict(config))
+        write_whole(f"{workdir}/schedule.svg", svg)
     compiled = lowered.compile()
     compile_s = time.perf_counter() - start
     report = {"compile_s": compile_s, "layer_bytes_by_rank": [b for _, b in layers_per_rank(made)]}
-    report |= program_report(config, made.schedule, made.plan, made.mesh, _abstract_inputs(made)[0], compiled, bubbles)
+    report |= program_report(config, made.schedule, made.plan, made.mesh, made.form.packed, compiled, bubbles)
     terminal.show_program(console, report)
-    return _train(made, compiled, corpus, report, console, workdir)
+    _train(made, compiled, corpus, progress, report, console, workdir)
 
 
-def _abstract_inputs(made):
-    """(TrainState, batch) as shapes with shardings."""
-
-    def shaped(leaf, sharding):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    state = jax.tree.map(shaped, jax.eval_shape(made.make_state), made.shardings)
-    config = made.config
-    rows = jax.ShapeDtypeStruct((config.train.global_batch, config.data.seq_len), "int32", sharding=made.batch_sharding)
-    return state, {"inputs": rows, "labels": rows}
+def _abstract_batch(made):
+    """A batch as shapes with shardings."""
+    size = made.config.train.global_batch, made.config.data.seq_len
+    rows = jax.ShapeDtypeStruct(size, "int32", sharding=made.batch_sharding)
+    return {"inputs": rows, "labels": rows, "side": {"segment_ids": rows, "positions": rows}}
 
 
 def _simulate(made):
@@ -74,30 +77,51 @@ def _simulate(made):
     return render_svg(free), (free.bubble, lockstep.bubble)
 
 
-def _train(made, compiled, corpus, report, console, workdir):
-    """Everything from the initial state on; the files are whole however it ends."""
-    data, stop = made.config.data, loop.Stop()
-    reporter = terminal.Reporter(console, made.config.train.num_steps)
-    starts = batches.held_out_starts(corpus.held_out, data.seq_len, data.max_held_out_bytes)
-    with MetricsLog(workdir) as log, stop.listening():
+def _train(made, compiled, corpus, progress, report, console, workdir):
+    """Everything from the state to start from; the files are whole however it ends."""
+    config, first_process = made.config, jax.process_index() == 0
+    stop, begun = loop.Stop(), progress.step
+    history = loop.History.from_lines(
+        [line for line in read_lines(pathlib.Path(workdir, METRICS)) if line["step"] <= begun] if begun else []
+    )
+    with contextlib.ExitStack() as stack:
+        saver = Saver(made, corpus, workdir)
+        stack.callback(saver.close)
+        state = saver.restore(begun) if begun else made.make_state()
+        if begun:
+            console.print(f"goes on   from step {begun}\n")
+        outputs = stack.enter_context(Outputs(workdir, config, first_process, begun))
+        reporter = terminal.Reporter(console, config.train.num_steps, begun, corpus.bytes_per_token)
+        stack.enter_context(stop.listening())
         with reporter.running():
-            state, history = loop.train(made, compiled, made.make_state(), corpus, log, reporter, stop)
-        counts = ByteModel(corpus.train)
-        baseline = counts.bits_per_byte([corpus.held_out[at : at + data.seq_len + 1] for at in starts])
-        report |= {**run_report(history, baseline), "sample": None}
-        write_json(f"{workdir}/report.json", report)  # before the sample: nothing that fails there may lose it
-        write_whole(f"{workdir}/loss.png", loss_png(history.losses, history.held_out, baseline, made.schedule.name))
-        if made.config.sample.num_bytes and not history.interrupted:
-            report["sample"] = _sample(made, state.params)
+            around = loop.Around(outputs, reporter, saver, stop)
+            state = loop.train(made, compiled, state, corpus, progress, history, around)
+        report |= {"saved_step": saver.finish()}
+        _finish(made, state, corpus, progress, history, report, console, workdir)
+
+
+def _finish(made, state, corpus, progress, history, report, console, workdir):
+    """The report, the curve, the sample."""
+    config, first_process = made.config, jax.process_index() == 0
+    baseline = baseline_bits_per_byte(corpus, config) if first_process else None
+    report |= {**run_report(history, progress.step, baseline, corpus.bytes_per_token), "sample": None}
+    if first_process:  # before the sample: nothing that fails there may lose it
+        write_json(f"{workdir}/report.json", report)
+        picture = loss_png(history.losses, history.held_out, baseline, made.schedule.name, corpus.bytes_per_token)
+        write_whole(f"{workdir}/loss.png", picture)
+    if config.sample.num_bytes and history.finished and corpus.encode is not None:
+        params = global_params(made, state.params)  # on every process: they move their parts together
+        if first_process:
+            report["sample"] = _sample(made, params, corpus)
             write_json(f"{workdir}/report.json", report)
-    terminal.show_results(console, report, workdir, FILES)
-    return history.interrupted
+    terminal.show_results(console, report, workdir, FILES, corpus.bytes_per_token)
 
 
-def _sample(made, params):
+def _sample(made, params, corpus):
     """Text that the trained model writes."""
     sample, window = made.config.sample, made.config.data.seq_len
-    prompt = list(sample.prompt.encode()) or [ord("\n")]
+    prompt = corpus.encode(sample.prompt) or corpus.encode("\n")
+    count = max(1, round(sample.num_bytes / (corpus.bytes_per_token or 1)))
     key = jax.random.key(made.config.seed)
-    params = global_params(made, params)
-    return to_text(generate(made.model, params, prompt, sample.num_bytes, window, sample.temperature, key))
+    tokens = generate(made.model, params, prompt, count, window, sample.temperature, key)
+    return corpus.decode(tokens)

@@ -21,7 +21,7 @@ def parse(tmp_path):
 
 
 def test_flags_override_the_file_and_the_file_the_defaults(parse):
-    config, workdir = parse(
+    config, workdir, *_ = parse(
         "c.model.width = 64; c.seed = 3; return c",
         "--config.seed=4",  # before --config= too
         "--config.pipeline.stage_layers=3,2",
@@ -36,7 +36,7 @@ def test_flags_override_the_file_and_the_file_the_defaults(parse):
 
 
 def test_a_file_may_leave_settings_out_and_they_can_be_overridden(parse):
-    config, _ = parse("return {'model': {'width': 96}}", "--config.model.num_layers=7")
+    config, *_ = parse("return {'model': {'width': 96}}", "--config.model.num_layers=7")
     assert (config.model.width, config.model.num_layers, config.model.num_heads) == (96, 7, 4)
 
 
@@ -93,7 +93,7 @@ def test_bad_flags(parse, flag, part):
 
 @pytest.mark.parametrize("value", ["", "()", "[]"])
 def test_an_empty_list_is_the_default_split(parse, value):
-    config, _ = parse("c.pipeline.stage_layers = (1, 3); return c", f"--config.pipeline.stage_layers={value}")
+    config, *_ = parse("c.pipeline.stage_layers = (1, 3); return c", f"--config.pipeline.stage_layers={value}")
     assert config.pipeline.stage_layers == ()
 
 

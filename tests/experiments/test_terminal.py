@@ -51,8 +51,14 @@ def test_a_log_has_a_line_now_and_then_and_the_last_step(console):
 
 
 def test_results_name_the_files_and_an_interruption(console):
-    report = {"interrupted": True, "num_steps": 7, "num_skipped": 1, "held_out_loss": None, "sample": "a [bold] b"}
-    terminal.show_results(console, {**report, "order2_bits_per_byte": 2.6}, "runs/x", ["a.json"])
+    report = {"interrupted": True, "step": 7, "num_skipped": 1, "held_out_loss": None, "sample": "a [bold] b"}
+    report |= {"order2_bits_per_byte": 2.6, "saved_step": 7}
+    terminal.show_results(console, report, "runs/x", ["a.json"])
     out = console.file.getvalue()
-    assert "interrupted after 7 steps" in out and "skipped   1 batch" in out and "runs/x/a.json" in out
+    assert (
+        "interrupted after step 7" in out
+        and "saved     step 7" in out
+        and "skipped   1 batch" in out
+        and "runs/x/a.json" in out
+    )
     assert "| a [bold] b" in out, "a sample is text, not markup"
