@@ -1,1 +1,1 @@
-"""Text as bytes: documents (documents.py), what is held out (split.py), rows for a step (batches.py). NumPy alone."""
+"""What a run reads (corpus.py), as rows of one length (rows.py), in an order by position (stream.py)."""

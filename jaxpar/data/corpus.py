@@ -14,7 +14,7 @@ from jaxpar.data.tokenizer import byte_codec, load_codec
 from jaxpar.data.tokens import Tokens
 from jaxpar.errors import SettingError
 
-_MOST_ROWS = 2**32  # Grain's index shuffle takes 32-bit indices
+_MOST_ROWS = 2**32  # in an epoch: Grain's index shuffle (stream.py) takes 32-bit indices
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

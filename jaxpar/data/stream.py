@@ -13,7 +13,6 @@ import numpy as np
 from jaxpar.data.rows import num_rows
 from jaxpar.data.rows import rows as read_rows
 
-MOST_ROWS = 2**32  # in an epoch: Grain's index shuffle takes 32-bit indices
 _MOST_THREADS = 4  # reading is waiting for the disk; more threads only contend for Python's lock
 
 
