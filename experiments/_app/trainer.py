@@ -1,6 +1,5 @@
 """A training run from its config to its files: check, compile once, train, report."""
 
-import contextlib
 import dataclasses
 import pathlib
 import time
@@ -84,20 +83,23 @@ def _train(made, compiled, corpus, progress, report, console, workdir):
     history = loop.History.from_lines(
         [line for line in read_lines(pathlib.Path(workdir, METRICS)) if line["step"] <= begun] if begun else []
     )
-    with contextlib.ExitStack() as stack:
-        saver = Saver(made, corpus, workdir)
-        stack.callback(saver.close)
+    saver = Saver(made, corpus, workdir)
+    try:
         state = saver.restore(begun) if begun else made.make_state()
         if begun:
             console.print(f"goes on   from step {begun}\n")
-        outputs = stack.enter_context(Outputs(workdir, config, first_process, begun))
         reporter = terminal.Reporter(console, config.train.num_steps, begun, corpus.bytes_per_token)
-        stack.enter_context(stop.listening())
-        with reporter.running():
+        with Outputs(workdir, config, first_process, begun) as outputs, stop.listening(), reporter.running():
             around = loop.Around(outputs, reporter, saver, stop)
             state = loop.train(made, compiled, state, corpus, progress, history, around)
         report |= {"saved_step": saver.finish()}
         _finish(made, state, corpus, progress, history, report, console, workdir)
+    except BaseException:
+        if jax.process_count() > 1:  # closing would wait for the others, which may have failed too: end and be seen
+            raise
+        saver.close()
+        raise
+    saver.close()
 
 
 def _finish(made, state, corpus, progress, history, report, console, workdir):

@@ -5,9 +5,9 @@ the data, in samples, and the settings that a run going on from it must share.
 """
 
 import pathlib
-import shutil
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
@@ -85,6 +85,21 @@ class Store:
             found = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))
         return found["state"]
 
+    def weights(self, step):
+        """The parameters of a step as NumPy arrays: {"embed", "layers", "head"}, layers by global index.
+
+        Raises:
+          CheckpointError: it cannot be read.
+        """
+        with self._unreadable(step):
+            handlers = {"state": ocp.PyTreeCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
+            with ocp.CheckpointManager(self._root, item_handlers=handlers) as manager:
+                saved = manager.item_metadata(step)["state"].tree["params"]
+                like = {"params": jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), saved)}
+                as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
+                args = ocp.args.PyTreeRestore(like, restore_args=as_numpy, partial_restore=True)
+                return manager.restore(step, args=ocp.args.Composite(state=args))["state"]["params"]
+
     def check(self):
         """Raises CheckpointError where a save in the background has failed."""
         if self._opened is not None:
@@ -140,9 +155,3 @@ def saved_steps(workdir):
     root = pathlib.Path(workdir, FOLDER)
     names = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
     return sorted(int(name) for name in names if name.isdigit())
-
-
-def delete_all(workdir):
-    """Removes every checkpoint of a workdir."""
-    if jax.process_index() == 0:
-        shutil.rmtree(pathlib.Path(workdir, FOLDER), ignore_errors=True)
