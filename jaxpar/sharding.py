@@ -133,6 +133,47 @@ TENSOR_RULES = Rules.of(
 )
 
 
+def spread(spec, shape, sizes, axes=AXES):
+    """The spec of an array that is split over further mesh axes, each on a dim that it divides.
+
+    Axes that `spec` has stay where they are. `data` and `pipe` take the first dim that divides and is not split over
+    `tensor`, whose shares XLA would have to move; `tensor` takes the last that divides. An axis that finds none is left
+    out: the array stays whole over it.
+
+    Args:
+      spec: PartitionSpec.
+      shape: the array's.
+      sizes: mesh axis -> number of devices (`mesh.shape` will do).
+      axes: those to add, in the order in which they choose.
+
+    Returns:
+      PartitionSpec.
+    """
+    dims = [_as_tuple(split) for split in (*spec, *[None] * (len(shape) - len(spec)))]
+    for axis in axes:
+        if sizes[axis] == 1 or any(axis in split for split in dims):
+            continue
+        for d in range(len(dims)) if axis != "tensor" else reversed(range(len(dims))):
+            free = axis == "tensor" or "tensor" not in dims[d] or sizes["tensor"] == 1
+            if free and shape[d] % (sizes[axis] * math.prod(sizes[other] for other in dims[d])) == 0:
+                dims[d] = (*dims[d], axis)
+                break
+    return _spec_of(dims)
+
+
+def keep_axes(spec, axes):
+    """The spec with these mesh axes alone."""
+    return _spec_of([tuple(axis for axis in _as_tuple(dim) if axis in axes) for dim in spec])
+
+
+def _spec_of(dims):
+    """One spelling for one sharding: P("x") and P("x", None) differ to a cache, as P("x") and P(("x",)) do."""
+    axes = [None if not dim else dim[0] if len(dim) == 1 else dim for dim in dims]
+    while axes and axes[-1] is None:
+        axes.pop()
+    return PartitionSpec(*axes)
+
+
 def param_shardings(mesh, specs, vocabulary="ends", tables=("table",)):
     """`NamedSharding`s of the packed parameters {"embed", "layers", "head"}.
 

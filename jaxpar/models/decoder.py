@@ -20,12 +20,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxpar.errors import SettingError
+from jaxpar.models.functions import attention_inputs, drop, rotate
 from jaxpar.models.model import Model, embed_key, head_key, layer_key
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss
 
 _MASKED = -1e30  # finite, so that no inf - inf can arise
 _MOST_GROUPS = 192  # any tensor axis of 1, 2, 3, 4, 6, 8, ... that divides the MLP's width divides the groups
 _LEAST_GROUPS, _LANES = 16, 128
+_ATTENTION_SITE, _MLP_SITE = 0, 1  # folded into a layer's key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,9 @@ class DecoderConfig:
     Attributes:
       num_layers, width, num_heads, num_kv_heads, mlp_width, vocab_size: sizes.
       tie_embeddings: the head uses the embedding's table.
-      dtype: "float32" or "bfloat16", what is computed in; parameters are float32.
+      dtype: "float32" or "bfloat16", what is computed in.
+      param_dtype: the same for parameters; initial values are made in float32 and rounded.
+      dropout: share of each branch's output that is dropped where there is a random key.
       rope_base: base of the rotary frequencies.
       norm_epsilon: added to the mean square.
     """
@@ -48,12 +52,19 @@ class DecoderConfig:
     vocab_size: int
     tie_embeddings: bool = True
     dtype: str = "float32"
+    param_dtype: str = "float32"
+    dropout: float = 0.0
     rope_base: float = 10_000.0
     norm_epsilon: float = 1e-6
 
     def __post_init__(self):
-        if self.dtype not in ("float32", "bfloat16"):
-            raise SettingError(f"model.dtype={self.dtype} is not a compute type: use float32 or bfloat16.")
+        for name in ("dtype", "param_dtype"):
+            if (value := getattr(self, name)) not in ("float32", "bfloat16"):
+                raise SettingError(f"model.{name}={value} is not a type of the decoder: use float32 or bfloat16.")
+        if not 0 <= self.dropout < 1:
+            raise SettingError(
+                f"model.dropout={self.dropout} is not in 0 .. 1: it is the share that is dropped. Use 0."
+            )
         for name, by in (("width", "num_heads"), ("num_heads", "num_kv_heads")):
             size, parts = getattr(self, name), getattr(self, by)
             if size % parts:
@@ -141,7 +152,7 @@ def num_groups(mlp_width):
 
 
 class DecoderLayer(nnx.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); dropout at the end of both branches."""
 
     dims = {
         "attention": Attention.dims,
@@ -151,49 +162,17 @@ class DecoderLayer(nnx.Module):
     }
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        self.dropout = config.dropout
         self.attention_norm = _norm(config, rngs)
         self.attention = Attention(config, rngs=rngs)
         self.mlp_norm = _norm(config, rngs)
         self.mlp = SwiGLU(config, rngs=rngs)
 
-    def __call__(self, x_BTD, side):
+    def __call__(self, x_BTD, side, keys_B=None):
         positions_BT, mask_BTT = attention_inputs(side, x_BTD.shape[:2])
-        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), positions_BT, mask_BTT)
-        return x_BTD + self.mlp(self.mlp_norm(x_BTD))
-
-
-def rotate(x, positions, base):
-    """Rotary positions: turns the pairs (x[i], x[i + H/2]) by the angle positions * base ** (-2i / H).
-
-    Args:
-      x: float [..., H].
-      positions: int, shape broadcasting to x's without its last dim.
-      base: float.
-
-    Returns:
-      x's shape and dtype; computed in float32.
-    """
-    half = x.shape[-1] // 2
-    frequency = base ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions[..., None].astype(jnp.float32) * frequency
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
-
-
-def attention_inputs(side, shape):
-    """(positions int [B or 1, T], mask bool [B or 1, T, T]) from the side inputs, all of them optional.
-
-    side["segment_ids"] int [B, T]: tokens see their own segment only. side["positions"] int [B, T]: default 0, 1, ...
-    What sees what goes by place in the row, so positions may start again in each segment.
-    """
-    steps = shape[1]
-    mask = jnp.tril(jnp.ones((steps, steps), bool))[None]
-    segments_BT = side.get("segment_ids")
-    if segments_BT is not None:
-        mask = mask & (segments_BT[:, :, None] == segments_BT[:, None, :])
-    positions = side.get("positions")
-    return jnp.arange(steps, dtype=jnp.int32)[None] if positions is None else positions, mask
+        attended_BTD = self.attention(self.attention_norm(x_BTD), positions_BT, mask_BTT)
+        x_BTD = x_BTD + drop(attended_BTD, self.dropout, keys_B, _ATTENTION_SITE)
+        return x_BTD + drop(self.mlp(self.mlp_norm(x_BTD)), self.dropout, keys_B, _MLP_SITE)
 
 
 def decoder(config, vocab_multiple=1):
@@ -208,15 +187,19 @@ def decoder(config, vocab_multiple=1):
     graph = nnx.graphdef(nnx.eval_shape(lambda: DecoderLayer(config, rngs=nnx.Rngs(0))))
 
     def layer(p, x_BTD, side, rng=None):
-        return nnx.merge(graph, p)(x_BTD, side)
+        return nnx.merge(graph, p)(x_BTD, side, rng)
 
     def init_layer(key, index):
         module = DecoderLayer(config, rngs=nnx.Rngs(params=layer_key(key, index)))
-        return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+        return _rounded(config, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
+
+    def init_embed(key):
+        return _rounded(config, {"table": _table(config, rows, embed_key(key))})
 
     def init_head(key):
         head = {"norm": jnp.ones((config.width,), jnp.float32)}
-        return head if config.tie_embeddings else {**head, "table": _table(config, rows, head_key(key))}
+        table = {} if config.tie_embeddings else {"table": _table(config, rows, head_key(key))}
+        return _rounded(config, {**head, **table})
 
     table = {"table": ("vocab", "width")}
     return Model(
@@ -225,7 +208,7 @@ def decoder(config, vocab_multiple=1):
         embed=VocabularyEmbedding(finish=_Finish(config)),
         loss=VocabularyLoss(features=_Features(config), vocab_size=config.vocab_size),
         init_layer=init_layer,
-        init_embed=lambda key: {"table": _table(config, rows, embed_key(key))},
+        init_embed=init_embed,
         init_head=init_head,
         dims={
             "embed": table,
@@ -269,6 +252,11 @@ def _table(config, rows, key):
         return jnp.where(index < config.vocab_size, values * config.width**-0.5, 0.0)
 
     return jax.vmap(row)(jnp.arange(rows))
+
+
+def _rounded(config, params):
+    """Made in float32 whatever they are kept in, so that one seed gives one model."""
+    return jax.tree.map(lambda leaf: leaf.astype(config.param_dtype), params)
 
 
 def _linear(size_in, size_out, config, fan_in, rngs):

@@ -9,11 +9,16 @@ from jaxpar.schedule.plan import Plan
 from jaxpar.schedule.recompute import saved_names
 
 
-def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed):
+def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed, grad_specs=None):
     """The schedule with the vocabulary's actions in it; raises SettingError where arguments do not fit together."""
     if packed and layout is None:
         raise SettingError(
             "packed=True without layout: packed rows do not tell which layer is where. Give Layout.of(schedule, ...)."
+        )
+    if grad_specs is not None and not packed:
+        raise SettingError(
+            "grad_specs without packed=True: layers by global index are rearranged after the step, which would gather "
+            "what was split. Pack the parameters, or leave grad_specs out."
         )
     if set(mesh.axis_names) != set(AXES):
         raise SettingError(

@@ -20,9 +20,9 @@ from jax.sharding import PartitionSpec as P
 from jaxpar.pipeline.buffers import stack, unstack, zeros_at_start
 from jaxpar.pipeline.checks import check_arguments, check_batch, check_params, check_tables, count_layers
 from jaxpar.pipeline.graph import cut, trace
-from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick, with_tied
+from jaxpar.pipeline.interpreter import DATA, PIPE, TENSOR, Depths, Inputs, Program, tick, with_tied
 from jaxpar.pipeline.layout import Layout
-from jaxpar.pipeline.reduce import psum
+from jaxpar.pipeline.reduce import psum, reduce_to
 from jaxpar.pipeline.remat import check_names, checkpointed
 from jaxpar.pipeline.split import split_layer
 from jaxpar.schedule.plan import Plan
@@ -88,6 +88,7 @@ def value_and_grad(
     layout=None,
     packed=False,
     train=True,
+    grad_specs=None,
 ):
     """Loss and gradients of a model split over the mesh, by the given schedule.
 
@@ -111,18 +112,20 @@ def value_and_grad(
       packed: params and grads have their layers packed (``Layout.pack``), so that nothing moves between steps; for
         unrolled stages better still apart (``Layout.apart``), so that nothing is copied either.
       train: False: no gradients, nothing is kept for them; the schedule needs forwards only, and grads is None.
+      grad_specs: like packed params, PartitionSpecs over ``data`` and ``pipe`` alone, the parameters' own with more
+        axes: the gradients come split so, each summed right into its parts (a reduce-scatter). None: whole over data.
 
     Returns:
       Pipeline: (params, batch, rng=None) -> (Output, grads). params {"embed", "layers", "head"}, layers stacked by
       global layer index; embed and head may be missing. batch {"inputs", "labels", "side"}, rows leading, in the order
       of the global batch; side may be missing. rng: the step's key; a layer's row gets it with the global layer and row
-      folded in. grads: structure and sharding of params, float32.
+      folded in. grads: structure and sharding of params (or grad_specs), float32.
 
     Raises:
       SettingError: the schedule, mesh, layout or options do not fit together.
       TypeError: a layer whose output is not like its input (at trace time).
     """
-    schedule = check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed)
+    schedule = check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied, layout, packed, grad_specs)
     if not isinstance(schedule, Plan):
         schedule = (schedule if remat == "none" else schedule.with_recompute()).lower(recompute=True)
     options = _Options(
@@ -136,6 +139,7 @@ def value_and_grad(
         train=train,
         mesh=mesh,
         param_specs=param_specs,
+        grad_specs=grad_specs,
     )
     if layout is not None:
         return Pipeline(schedule, layout, jax.jit(functools.partial(_run, options, schedule, layout, packed)))
@@ -173,6 +177,7 @@ class _Options:
     train: bool
     mesh: Any
     param_specs: Any
+    grad_specs: Any
 
 
 def _run(options, plan, layout, packed, params, batch, rng, tables):
@@ -187,14 +192,15 @@ def _run(options, plan, layout, packed, params, batch, rng, tables):
     if not packed:
         params = {**params, "layers": layout.pack(params["layers"])}
     specs = _manual_specs(options, params)
+    grad_specs = specs if options.grad_specs is None else {name: options.grad_specs.get(name, {}) for name in specs}
     if rng is not None and not jax.dtypes.issubdtype(rng.dtype, jax.dtypes.prng_key):
         rng = jax.random.wrap_key_data(rng)
     mapped = jax.shard_map(
-        functools.partial(_step, options, plan, layout),
+        functools.partial(_step, options, plan, layout, specs, grad_specs),
         mesh=options.mesh,
         axis_names={DATA, PIPE},
         in_specs=(specs, jax.tree.map(lambda _: P(DATA), batch), P(), _table_specs(tables)),
-        out_specs=(P(), specs if options.train else P()),
+        out_specs=(P(), grad_specs if options.train else P()),
         check_vma=False,
     )
     output, grads = mapped(params, batch, rng, tables)
@@ -219,7 +225,7 @@ def _table_specs(tables):
     return {name: by_rank.get(name, P()) for name in tables}
 
 
-def _step(options, plan, layout, params, batch, key, tables):
+def _step(options, plan, layout, specs, grad_specs, params, batch, key, tables):
     """One rank's step, inside shard_map."""
     x, split = _trace_layer(options, params, batch, key, plan)
     num_rows = jax.tree.leaves(batch["inputs"])[0].shape[0] // plan.num_microbatches
@@ -258,10 +264,28 @@ def _step(options, plan, layout, params, batch, key, tables):
         return tick(program, inputs, row, pattern, state)
 
     state = lax.fori_loop(0, tables["num_ticks"], body, zeros_at_start(options, plan, layout, split, params, x))
-    output, grads = _finish(options, inputs, num_tokens, state)
-    if options.unroll and options.train:
+    output = _output(options, inputs, num_tokens, state)
+    if not options.train:
+        return output, None
+    grads = state["grads"]
+    if options.unroll:
         grads = {**grads, "layers": stack(grads["layers"], like=params["layers"])}
-    return output, grads
+    return output, _reduced(options, grads, specs, grad_specs)
+
+
+def _reduced(options, grads, specs, grad_specs):
+    """Gradients summed over the manual axes, once a step and in float32."""
+
+    def reduce(grads):
+        return jax.tree.map(functools.partial(reduce_to, (DATA, PIPE)), grads, specs, grad_specs)
+
+    if options.grad_specs is None or options.param_specs is None:
+        return reduce(grads)
+    # All axes manual: XLA's partitioner gathers what it splits itself before it lets a reduce-scatter at it.
+    tensor = {name: options.param_specs.get(name, {}) for name in grads}
+    rows = jax.tree.map(lambda s: P(None, *s), tensor["layers"], is_leaf=lambda s: isinstance(s, P))
+    tensor["layers"] = [rows] * len(grads["layers"]) if isinstance(grads["layers"], list) else rows
+    return jax.shard_map(reduce, in_specs=(tensor,), out_specs=tensor, axis_names={TENSOR}, check_vma=False)(grads)
 
 
 def _is_accelerated(mesh):
@@ -310,18 +334,9 @@ def _count_tokens(options, params, batch):
     return number.astype(jnp.float32 if jnp.issubdtype(number.dtype, jnp.floating) else jnp.int32)
 
 
-def _finish(options, inputs, num_tokens, state):
-    """Reductions over the manual axes, once a step and in float32."""
+def _output(options, inputs, num_tokens, state):
+    """What the step reports, the same on every device."""
     nats, aux = psum((state["nats"], state["aux"]), (DATA, PIPE))
     if options.vocabulary == "pipe":  # every rank has the whole sum
         nats = nats / options.mesh.shape[PIPE]
-    output = Output(nats * inputs.nat_weight, num_tokens, aux * inputs.aux_weight)
-    if not options.train:
-        return output, None
-    grads = state["grads"]
-    specs = _manual_specs(options, grads)
-
-    def reduce(g, spec):
-        return psum(g, DATA if PIPE in spec else (DATA, PIPE))
-
-    return output, jax.tree.map(reduce, grads, specs)
+    return Output(nats * inputs.nat_weight, num_tokens, aux * inputs.aux_weight)

@@ -27,7 +27,7 @@ from jaxpar.pipeline.split import Split
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, lookup_grad, split_lookup, split_loss
 from jaxpar.schedule.messages import CHANNELS
 
-PIPE, DATA = "pipe", "data"
+PIPE, DATA, TENSOR = "pipe", "data", "tensor"
 
 
 class Depths(NamedTuple):

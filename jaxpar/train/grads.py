@@ -2,9 +2,10 @@
 
 from jaxpar.pipeline import Layout, value_and_grad
 from jaxpar.sharding import TENSOR_RULES
+from jaxpar.train.shards import manual_specs
 
 
-def make_grad_fn(model, schedule, mesh, *, rules=TENSOR_RULES, layout=None, **options):
+def make_grad_fn(model, schedule, mesh, *, rules=TENSOR_RULES, layout=None, shards=None, **options):
     """The Pipeline of a Model, for packed parameters.
 
     Args:
@@ -13,6 +14,7 @@ def make_grad_fn(model, schedule, mesh, *, rules=TENSOR_RULES, layout=None, **op
       mesh: the device mesh.
       rules: Rules for the model's dims.
       layout: Layout; default as even as can be.
+      shards: from `update_shardings`: where the gradients come to lie. None: as the parameters do.
       **options: remat, layers, vocabulary and train, as `value_and_grad` takes them.
 
     Returns:
@@ -31,5 +33,6 @@ def make_grad_fn(model, schedule, mesh, *, rules=TENSOR_RULES, layout=None, **op
         tied=model.tied,
         layout=layout or Layout.of(schedule, model.num_layers),
         packed=True,
+        grad_specs=None if shards is None else manual_specs(shards),
         **options,
     )

@@ -5,11 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpar.models.model import init_params
-from jaxpar.sharding import TENSOR_RULES, param_shardings
+from jaxpar.sharding import TENSOR_RULES
+from jaxpar.train.shards import make_shardings, opt_state_shardings
 
 
 @jax.tree_util.register_dataclass
@@ -36,32 +36,26 @@ def new_state(params, optimizer):
     return TrainState(step=step, skipped=skipped, params=params, opt_state=optimizer.init(params))
 
 
-def state_shardings(model, optimizer, mesh, rows, vocabulary="ends", rules=TENSOR_RULES, apart=False):
-    """`NamedSharding`s of the state: an optimizer's moments lie as their parameters do, counters are replicated.
+def state_shardings(model, optimizer, mesh, rows, vocabulary="ends", rules=TENSOR_RULES, apart=False, shards=None):
+    """`NamedSharding`s of the state: an optimizer's moments lie as parameters are updated, counters are replicated.
 
     Args:
       model: Model.
-      optimizer: optax.GradientTransformation.
+      optimizer: optax.GradientTransformation, from `make_optimizer`.
       mesh: the device mesh.
       rows: int [num_ranks, rows], `Layout.rows`.
       vocabulary: "ends" or "pipe", see `param_shardings`.
       rules: Rules for the model's dims.
       apart: whether each row of layers is a tree of its own, see `init_params`.
+      shards: from `update_shardings`, to split the optimizer's state over all devices (ZeRO-1). None: it lies as the
+        parameters do.
     """
     params = jax.eval_shape(lambda: init_params(model, jax.random.key(0), rows, apart))
-    specs = rules.specs(model.dims)
-    if apart:
-        specs = {**specs, "layers": [specs["layers"]] * len(params["layers"])}
-    shardings = param_shardings(mesh, specs, vocabulary)
-    state = jax.eval_shape(lambda p: new_state(p, optimizer), params)
-    replicated = NamedSharding(mesh, PartitionSpec())
-    opt_state = optax.tree_map_params(
-        optimizer,
-        lambda _, sharding: sharding,
-        state.opt_state,
-        shardings,
-        transform_non_params=lambda _: replicated,
+    shardings = make_shardings(model, mesh, rows, vocabulary, rules, apart)
+    opt_state = opt_state_shardings(
+        jax.eval_shape(optimizer.init, params), params, shards or shardings, split=shards is not None
     )
+    replicated = NamedSharding(mesh, PartitionSpec())
     return TrainState(step=replicated, skipped=replicated, params=shardings, opt_state=opt_state)
 
 
