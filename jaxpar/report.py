@@ -7,7 +7,7 @@ import jax
 
 from jaxpar.accounting.collectives import collectives, count_by_axes
 from jaxpar.accounting.flops import train_flops_per_token
-from jaxpar.accounting.memory import bytes_per_device, temporary_bytes
+from jaxpar.accounting.memory import bytes_by_rank, bytes_per_device, temporary_bytes
 from jaxpar.metrics import bits_per_byte
 from jaxpar.schedule import Costs
 from jaxpar.schedule.messages import CHANNELS
@@ -20,7 +20,7 @@ def stage_costs(layout):
     return Costs(F=by_stage, I=by_stage, W=by_stage)
 
 
-def program_report(config, schedule, plan, mesh, state, compiled, bubbles):
+def program_report(config, schedule, plan, mesh, state, compiled, bubbles, rows):
     """The part that is known before the first step.
 
     Args:
@@ -31,9 +31,11 @@ def program_report(config, schedule, plan, mesh, state, compiled, bubbles):
       state: TrainState of arrays or ShapeDtypeStructs with shardings.
       compiled: the compiled training step.
       bubbles: simulated, of ranks running freely and in lockstep ticks, gradients sent after I.
+      rows: int [num_ranks, rows], `Layout.rows`.
 
     Returns:
-      dict: bytes are those of one device, and every device allocates as much as the one that needs most; collectives
+      dict: bytes are those of one device, and every device allocates as much as the one that needs most;
+      bytes_by_rank says what each rank's own layers, embedding and head need of that; collectives
       are counted in the compiled text, in its loops and outside: {"tensor": {"all-reduce": {"loop": 4, "once": 0}}}.
     """
     return {
@@ -48,6 +50,10 @@ def program_report(config, schedule, plan, mesh, state, compiled, bubbles):
         "temp_bytes": temporary_bytes(compiled),
         "param_bytes": bytes_per_device(state.params),
         "optimizer_bytes": bytes_per_device(state.opt_state),
+        "bytes_by_rank": {
+            "params": bytes_by_rank(state.params, rows),
+            "optimizer": bytes_by_rank(state.opt_state, rows),
+        },
         "num_params": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state.params)),
         "collectives": count_by_axes(collectives(compiled.as_text(), mesh)),
         "flops_per_token": train_flops_per_token(config.model, config.data.seq_len),

@@ -18,6 +18,7 @@ from jaxpar.pipeline import Layout
 from jaxpar.train.evaluate import make_loss_fn
 from jaxpar.train.grads import make_grad_fn
 from jaxpar.train.optimizer import make_optimizer
+from jaxpar.train.shards import update_shardings
 from jaxpar.train.state import init_state, new_state, state_shardings
 from jaxpar.train.step import make_train_step
 
@@ -101,19 +102,22 @@ def assemble(config, get_optimizer=None):
     layout = Layout.of(schedule, config.model.num_layers, pipeline.stage_layers or None)
     split_ways = sizes.tensor * (sizes.pipe if pipeline.vocabulary == "pipe" else 1)
     model = decoder(_decoder_config(config.model), vocab_multiple=split_ways)
+    where = {"vocabulary": pipeline.vocabulary, "apart": pipeline.layers == "unroll"}
+    shards = update_shardings(model, mesh, layout.rows, **where) if config.optimizer.shard_state else None
     grad_fn = make_grad_fn(
         model,
         schedule,
         mesh,
         layout=layout,
+        shards=shards,
         remat=pipeline.remat,
         layers=pipeline.layers,
         vocabulary=pipeline.vocabulary,
     )
-    optimizer, rate_fn = make_optimizer(config.optimizer, config.train.num_steps)
-    shardings = state_shardings(
-        model, optimizer, mesh, layout.rows, pipeline.vocabulary, apart=pipeline.layers == "unroll"
+    optimizer, rate_fn = make_optimizer(
+        config.optimizer, config.train.num_steps, custom=get_optimizer, vocab_size=config.model.vocab_size
     )
+    shardings = state_shardings(model, optimizer, mesh, layout.rows, shards=shards, **where)
 
     def make_state():
         return init_state(model, optimizer, jax.random.key(config.seed), layout.rows, shardings)
@@ -126,7 +130,7 @@ def assemble(config, get_optimizer=None):
         layout=layout,
         model=model,
         shardings=shardings,
-        step=make_train_step(grad_fn, optimizer, rate_fn, shardings),
+        step=make_train_step(grad_fn, optimizer, rate_fn, shardings, shards),
         loss_fn=make_loss_fn(model, mesh, layout.rows),
         make_state=make_state,
         form=FreeForm.of(layout, _abstract(make_state, shardings), _free_shapes(config, optimizer)),

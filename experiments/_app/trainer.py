@@ -57,7 +57,9 @@ def run(config, workdir, get_optimizer=None):
     compiled = lowered.compile()
     compile_s = time.perf_counter() - start
     report = {"compile_s": compile_s, "layer_bytes_by_rank": [b for _, b in layers_per_rank(made)]}
-    report |= program_report(config, made.schedule, made.plan, made.mesh, made.form.packed, compiled, bubbles)
+    report |= program_report(
+        config, made.schedule, made.plan, made.mesh, made.form.packed, compiled, bubbles, made.layout.rows
+    )
     terminal.show_program(console, report)
     _train(made, compiled, corpus, progress, report, console, workdir)
 
