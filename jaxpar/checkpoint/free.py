@@ -69,7 +69,7 @@ class FreeForm:
     def adopt(self, tree):
         """The inverse of `release`: arrays as `free` -> arrays as `packed`, in their shardings."""
         out = jax.tree.map(lambda leaf: leaf.sharding, self.packed)
-        return jax.jit(self._adopt, out_shardings=out, donate_argnums=0)(tree)
+        return jax.jit(self._adopt, out_shardings=out)(tree)
 
     def _release(self, tree):
         def leaf(path, a, free):
