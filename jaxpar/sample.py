@@ -61,7 +61,6 @@ def _next_logits(model, params, context_T, place):
     return model.loss.logits(head[model.loss.table], model.loss.features(head, y_BTD))[0, 0]
 
 
-def to_text(tokens):
-    """Bytes as text: what is no UTF-8 or no printable character shows as such."""
-    text = bytes(int(token) for token in tokens if token < 256).decode("utf-8", "replace")
+def printable(text):
+    """The text with every character that a terminal might take for a command shown as unknown."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -16,7 +16,7 @@ from jaxpar.data.corpus import load
 from jaxpar.figures import loss_png
 from jaxpar.metrics import METRICS, open_workdir, read_lines, write_json, write_whole
 from jaxpar.report import program_report, run_report, stage_costs
-from jaxpar.sample import generate
+from jaxpar.sample import generate, printable
 from jaxpar.schedule.svg import render_svg
 
 FILES = ("config.json", METRICS, "report.json", "loss.png", "schedule.svg")
@@ -128,4 +128,4 @@ def _sample(made, params, corpus):
     count = max(1, round(sample.num_bytes / (corpus.bytes_per_token or 1)))
     key = jax.random.key(made.config.seed)
     tokens = generate(made.model, params, prompt, count, window, sample.temperature, key)
-    return corpus.decode(tokens)
+    return printable(corpus.decode(tokens))

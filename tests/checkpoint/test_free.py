@@ -1,4 +1,4 @@
-"""The layout-free form: whatever the mesh, schedule and chunks, the same bits come back; nothing is padded or aliased."""
+"""The layout-free form: whatever the mesh, schedule and chunks, the same bits return; nothing padded, nothing aliased."""
 
 import dataclasses
 
