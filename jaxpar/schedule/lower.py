@@ -6,6 +6,7 @@ from jaxpar.schedule.action import HOP_PHASE, PHASE, PHASES_PER_TICK
 from jaxpar.schedule.check import check
 from jaxpar.schedule.messages import CHANNELS, directions, patterns_of
 from jaxpar.schedule.plan import COLUMNS, POOLS, TOUCHED_BY, Plan, idle_table
+from jaxpar.schedule.recompute import missing_recompute
 from jaxpar.schedule.slots import colour_by_rank
 
 _STAGE_OF_ROW = {"E": 0, "G": 0, "H": -1}
@@ -17,13 +18,13 @@ def lower(schedule, recompute=False):
     Args:
       schedule: Schedule; it is checked first.
       recompute: False: no R actions (scheduled ones are dropped). True: every microbatch is recomputed on every
-        stage, where the schedule has it, else in the tick of its I or B.
+        stage, where the schedule has it, else in the tick of its I or B, or in the nearest one before that has no R.
 
     Returns:
       Plan.
 
     Raises:
-      ScheduleError: the schedule is not valid.
+      ScheduleError: the schedule is not valid, or its own R leave no tick for one that is missing.
     """
     check(schedule)
     ticks = _ticks(schedule, recompute)
@@ -73,8 +74,11 @@ def _ticks(schedule, recompute):
     ticks = {kind: np.array(rows) for kind, rows in cells.items()}
     if not recompute:
         ticks["R"][:] = -1
+    elif (ticks["R"] < 0).all():
+        ticks["R"] = ticks["I"].copy()  # what missing_recompute would say, but sooner
     else:
-        ticks["R"] = np.where(ticks["R"] < 0, ticks["I"], ticks["R"])
+        for tick, _, action in missing_recompute(schedule, early=False):
+            ticks["R"][action.stage, action.microbatch] = tick
     return ticks
 
 

@@ -10,10 +10,14 @@ import pytest
 from tiny import FAMILIES, assert_exact, make_mesh, pipeline, schedule_of, tiny_decoder
 
 from jaxpar.pipeline import Layout, executor
-from jaxpar.schedule import build, unify
+from jaxpar.schedule import build, from_csv, unify
 
 DEFAULT = ((1, 4, 2), (2, 2, 2), (2, 4, 1))
 ALL = [m for m in itertools.product((1, 2), (1, 2, 4), (1, 2)) if m not in DEFAULT and m != (2, 4, 2)]  # 16 devices
+SOME_R = {
+    (2, 1, 2): ["0F0,0F1,(0R1;0B0)OVERLAP_F_B,0B1"],
+    (1, 2, 2): ["0F0,0F1,,(0R1;0B0)OVERLAP_F_B,,0B1", ",1F0,(1F1;1B0)OVERLAP_F_B,(1R1;1B1)OVERLAP_F_B"],
+}
 NUM_MICROBATCHES = 5  # neither a multiple of the ranks nor fewer
 
 
@@ -87,6 +91,19 @@ def test_two_chunks(family, mesh, tied, even, layers, vocabulary):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_recomputation_changes_no_number(family, remat, layers):
     _assert_family(FAMILIES[family], tiny_decoder(5), (2, 2, 2), 2 * NUM_MICROBATCHES, layers, remat=remat)
+
+
+@pytest.mark.parametrize(("mesh", "rows"), SOME_R.items(), ids=str)
+def test_a_file_with_some_R_of_its_own(mesh, rows, tmp_path):
+    """The others get theirs, never in a tick that has one: of two only one would run, and nobody would say so."""
+    (tmp_path / "some.csv").write_text("\n".join(rows))
+    schedule = from_csv(tmp_path / "some.csv").with_vocabulary("ends")
+    # With remat, and where a layer has a checkpoint of its own.
+    plans = unify(s.lower(recompute=True) for s in (schedule.with_recompute(), schedule))
+    model, num_rows, mesh = tiny_decoder(4), mesh[0] * schedule.num_microbatches, make_mesh(*mesh)
+    fn = pipeline(model, mesh, plans[0], Layout.of(schedule, 4), remat="full")
+    for plan in plans:
+        assert_exact(model, fn, mesh, num_rows, plan=plan)
 
 
 def test_unrolled_stages_take_rows_together_too():

@@ -67,12 +67,14 @@ def edges(schedule, owner, recomputed):
         yield from [(("F", s, m), ("R", s, m), False), (("R", s, m), ("I", s, m), False)]
 
 
-def with_recompute(schedule):
-    """The schedule with an R in the tick of every I and B."""
-    ticks = tuple(
-        tuple(tuple(x for a in cell for x in ([a._replace(kind="R"), a] if a.kind in "IB" else [a])) for cell in row)
-        for row in schedule.ticks
-    )
+def with_recompute(schedule, microbatches=None):
+    """The schedule with an R in the tick of every I and B, or of those of some microbatches."""
+
+    def parts(a):
+        chosen = a.kind in "IB" and (microbatches is None or a.microbatch in microbatches)
+        return [a._replace(kind="R"), a] if chosen else [a]
+
+    ticks = tuple(tuple(tuple(x for a in cell for x in parts(a)) for cell in row) for row in schedule.ticks)
     return dataclasses.replace(schedule, ticks=ticks)
 
 
@@ -85,6 +87,7 @@ SMALL = {
     "ends": build("1f1b", 2, 2).with_vocabulary("ends"),
     "pipe": build("1f1b", 2, 2).with_vocabulary("pipe", head_lag=1),
     "recompute": with_recompute(build("1f1b", 2, 2)),
+    "some recompute": with_recompute(build("1f1b", 2, 2), {1}),
     "zero bubble": from_csv(DATA / "torch_InterleavedZeroBubble_P2_V1_M4.csv"),
     "v": from_csv(DATA / "ds_DualPipeV_P2_V2_M4.csv"),
     "fused": from_csv(DATA / "lock_FIW-loop-phase_P2_V1_M4.csv"),
@@ -124,7 +127,17 @@ def test_exactly_the_broken_mutations_are_refused(name):
         valid = valid_by_definition(mutant)
         assert accepted(mutant) == valid, mutant.render()
         verdicts[valid] += 1
+        if valid and "R" in {a.kind for order in mutant.actions for a in order}:
+            assert_recomputes_once(mutant)
     assert min(verdicts.values()) > 0, "the mutations should be of both sorts"
+
+
+def assert_recomputes_once(schedule):
+    """Every microbatch on every stage, in the completed table and in the executor's."""
+    assert valid_by_definition(schedule.with_recompute())
+    for plan in (schedule.lower(recompute=True), schedule.with_recompute().lower(recompute=True)):
+        runs = plan.table[..., plan.columns["R.run"]].sum()
+        assert runs == schedule.num_stages * schedule.num_microbatches, schedule.render()
 
 
 @pytest.mark.parametrize("path", reference_files(), ids=lambda path: path.name)
