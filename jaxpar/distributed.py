@@ -5,6 +5,7 @@ Import it before JAX: nothing here loads JAX until `start` is called.
 
 import dataclasses
 import os
+import re
 import sys
 
 from jaxpar.errors import SettingError
@@ -12,6 +13,9 @@ from jaxpar.errors import SettingError
 # A process that dies is noticed by the others after this long; all end within a minute of it.
 _HEARTBEAT_S = 25
 _START_S = 300
+_SHUTDOWN_S = 60
+_PORTS = 65_535
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +25,15 @@ class Processes:
     Attributes:
       count: processes; 1: this one alone.
       index: this one's number.
-      coordinator: "host:port" of process 0; empty: JAX finds it by itself (SLURM, Open MPI).
+      coordinator: "host:port" of process 0; empty: JAX finds it by itself (SLURM, Open MPI before 5).
+      local_index: where several processes share a machine, this one's number there: it takes the one GPU of that
+        number. None: it takes all devices that it sees.
     """
 
     count: int = 1
     index: int = 0
     coordinator: str = ""
+    local_index: int | None = None
 
 
 def find(coordinator=None, num_processes=None, process_id=None, environ=None):
@@ -34,46 +41,80 @@ def find(coordinator=None, num_processes=None, process_id=None, environ=None):
 
     Variables are read in this order: JAX_COORDINATOR_ADDRESS with JAX_NUM_PROCESSES and JAX_PROCESS_ID (or the
     JOB_COMPLETION_INDEX that Kubernetes gives each pod of an indexed job), those of Open MPI's mpirun, those of SLURM's
-    srun.
+    srun. To the last two JAX_COORDINATOR_ADDRESS may be added.
 
     Args:
       coordinator, num_processes, process_id: the flags; None where not given. All of them or none.
       environ: mapping; default `os.environ`.
 
     Raises:
-      SettingError: some of them only, or numbers that make no sense.
+      SettingError: some of them only, or numbers that make no sense: each process would train alone, into one workdir.
     """
     env = os.environ if environ is None else environ
-    given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
-    if all(value is None for value in given.values()):
-        given = _from_jax(env)
-    elif missing := [f"--{name}" for name, value in given.items() if value is None]:
+    flags = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
+    if any(value is not None for value in flags.values()):
+        if missing := [f"--{name}" for name, value in flags.items() if value is None]:
+            raise SettingError(
+                f"{missing[0]}=None is missing: a process must know all of --coordinator, --num_processes and "
+                "--process_id to find the others. Give all three or none."
+            )
+        return _checked(num_processes, process_id, coordinator)
+    if "JAX_NUM_PROCESSES" in env:
+        return _from_jax(env)
+    if "OMPI_COMM_WORLD_SIZE" in env:
+        return _from_open_mpi(env)
+    if all(name in env for name in _SLURM):
+        return _from_slurm(env)
+    if "JAX_COORDINATOR_ADDRESS" in env:
         raise SettingError(
-            f"{missing[0]}=None is missing: a process must know all of --coordinator, --num_processes and "
-            "--process_id to find the others. Give all three or none."
+            f"JAX_COORDINATOR_ADDRESS={env['JAX_COORDINATOR_ADDRESS']} comes without JAX_NUM_PROCESSES: a process must "
+            "know how many there are. Set JAX_NUM_PROCESSES and JAX_PROCESS_ID too, or none of them."
         )
-    if given:
-        return _checked(given["num_processes"], given["process_id"], given["coordinator"])
-    if "OMPI_MCA_orte_hnp_uri" in env and "OMPI_COMM_WORLD_SIZE" in env:
-        return _checked(env["OMPI_COMM_WORLD_SIZE"], env["OMPI_COMM_WORLD_RANK"], "")
-    names = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
-    if all(name in env for name in names):
-        return _checked(env["SLURM_NTASKS"], env["SLURM_PROCID"], "")
     return Processes()
 
 
 def _from_jax(env):
-    address, count = env.get("JAX_COORDINATOR_ADDRESS"), env.get("JAX_NUM_PROCESSES")
-    index = env.get("JAX_PROCESS_ID", env.get("JOB_COMPLETION_INDEX"))
-    if address is None or count is None or index is None:
-        return None
-    return {"coordinator": address, "num_processes": count, "process_id": index}
+    count, index = env["JAX_NUM_PROCESSES"], env.get("JAX_PROCESS_ID", env.get("JOB_COMPLETION_INDEX"))
+    address = env.get("JAX_COORDINATOR_ADDRESS", "")
+    if index is None or not address:
+        if count == "1":
+            return Processes()
+        name = "JAX_COORDINATOR_ADDRESS" if index is not None else "JAX_PROCESS_ID (or JOB_COMPLETION_INDEX)"
+        raise SettingError(
+            f"JAX_NUM_PROCESSES={count} comes without {name}: a process must know all three to find the others. Set "
+            f"{name}, or none of them."
+        )
+    return _checked(count, index, address)
 
 
-def _checked(count, index, coordinator):
+def _from_open_mpi(env):
+    """mpirun before version 5 says where it runs itself, and JAX starts from there; later it does not."""
+    alone = env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+    found = _checked(
+        env["OMPI_COMM_WORLD_SIZE"],
+        env.get("OMPI_COMM_WORLD_RANK"),
+        env.get("JAX_COORDINATOR_ADDRESS", ""),
+        None if alone else env.get("OMPI_COMM_WORLD_LOCAL_RANK"),
+    )
+    if found.count > 1 and not found.coordinator and "OMPI_MCA_orte_hnp_uri" not in env:
+        raise SettingError(
+            f"OMPI_COMM_WORLD_SIZE={found.count} comes without an address: Open MPI does not say where process 0 runs "
+            "since version 5. Give it, as mpirun -x JAX_COORDINATOR_ADDRESS=node0:9911."
+        )
+    return found
+
+
+def _from_slurm(env):
+    alone = re.fullmatch(r"1(\(x\d+\))?", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    local_index = None if alone else env["SLURM_LOCALID"]
+    return _checked(env["SLURM_NTASKS"], env["SLURM_PROCID"], env.get("JAX_COORDINATOR_ADDRESS", ""), local_index)
+
+
+def _checked(count, index, coordinator, local_index=None):
     try:
         count, index = int(count), int(index)
-    except ValueError:
+        local_index = None if local_index is None else int(local_index)
+    except (ValueError, TypeError):
         raise SettingError(
             f"num_processes={count} with process_id={index} are not whole numbers: processes are counted. Correct what "
             "started the run."
@@ -83,11 +124,13 @@ def _checked(count, index, coordinator):
             f"process_id={index} is not one of num_processes={count}: they are numbered from 0. "
             f"Use 0 .. {max(count, 1) - 1}."
         )
-    if coordinator and not coordinator.rpartition(":")[2].isdigit():
+    host, _, port = coordinator.rpartition(":")
+    if coordinator and not (host and port.isdigit() and 0 < int(port) <= _PORTS):
         raise SettingError(
-            f"coordinator={coordinator} names no port: it is where process 0 listens. Write host:port, as node0:9911."
+            f"coordinator={coordinator} names no host and port: it is where process 0 listens. Write host:port, as "
+            "node0:9911."
         )
-    return Processes(count, index, coordinator) if count > 1 else Processes()
+    return Processes(count, index, coordinator, local_index) if count > 1 else Processes()
 
 
 def emulated_share(num_devices, processes):
@@ -110,11 +153,27 @@ def start(processes):
         return
     import jax
 
-    more = {"coordinator_address": processes.coordinator} if processes.coordinator else {}
-    more |= {"num_processes": processes.count, "process_id": processes.index} if processes.coordinator else {}
+    # Its handler would swallow a SIGTERM before the first step: the run would go on as if it had not been told to end.
+    jax.config.update("jax_enable_preemption_service", False)
+    local = None if processes.local_index is None else [processes.local_index]
+    own = "JAX_LOCAL_DEVICE_IDS" in os.environ
+    # With the address given JAX need not ask the cluster; on Kubernetes it would want a package and an account for it.
+    known = {"coordinator_address": processes.coordinator, "cluster_detection_method": "deactivate"}
     jax.distributed.initialize(
-        **more, initialization_timeout=_START_S, heartbeat_timeout_seconds=_HEARTBEAT_S, shutdown_timeout_seconds=60
+        **(known if processes.coordinator else {}),
+        num_processes=processes.count,
+        process_id=processes.index,
+        local_device_ids=None if own else local,
+        initialization_timeout=_START_S,
+        heartbeat_timeout_seconds=_HEARTBEAT_S,
+        shutdown_timeout_seconds=_SHUTDOWN_S,
     )
+    if not processes.coordinator and local is None and not own:
+        # JAX has reduced this process to one GPU, as if it shared its machine.
+        for name in ("cuda", "rocm"):
+            jax.config.update(
+                f"jax_{name}_visible_devices", os.environ.get(f"JAX_{name.upper()}_VISIBLE_DEVICES", "all")
+            )
 
 
 def leave(status):
