@@ -41,11 +41,11 @@ def _reference():
     ("name", "num_chunks", "mesh", "num_microbatches", "options"),
     [
         ("1f1b", 1, (2, 2, 2), 2, {}),
-        ("1f1b", 1, (1, 1, 8), 4, {"remat": "dots"}),
+        pytest.param("1f1b", 1, (1, 1, 8), 4, {"remat": "dots"}, marks=pytest.mark.slow),
         ("zb_h1", 1, (1, 4, 2), 8, {"remat": "full"}),
         ("interleaved_1f1b", 2, (4, 2, 1), 4, {"layers": "unroll"}),
         ("zb_v", 2, (2, 2, 2), 4, {"vocabulary": "pipe"}),
-        ("gpipe", 1, (8, 1, 1), 1, {}),
+        pytest.param("gpipe", 1, (8, 1, 1), 1, {}, marks=pytest.mark.slow),
     ],
 )
 def test_masks_are_the_same_everywhere(name, num_chunks, mesh, num_microbatches, options):

@@ -1,4 +1,4 @@
-"""The training step, with plain gradients and with the pipeline's: equal curves, equal copies, one compilation."""
+"""The training step, with plain gradients and the pipeline's in parts: equal curves, equal copies, one compilation."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,11 @@ from reference import assert_loss_close, random_batch, random_params, reference_
 from jaxpar.config import OptimizerConfig
 from jaxpar.mesh import make_mesh
 from jaxpar.models.decoder import DecoderConfig, decoder
-from jaxpar.pipeline import Layout, Output, value_and_grad
+from jaxpar.pipeline import Layout, Output
 from jaxpar.schedule import build
-from jaxpar.sharding import TENSOR_RULES
+from jaxpar.train.grads import make_grad_fn
 from jaxpar.train.optimizer import make_optimizer
+from jaxpar.train.shards import update_shardings
 from jaxpar.train.state import init_state, new_state, state_shardings
 from jaxpar.train.step import make_train_step
 
@@ -61,7 +62,8 @@ def test_a_batch_without_a_counted_token_changes_nothing_and_says_so(plain_step)
     empty = random_batch(37, 8, 16)
     empty["labels"] = np.full_like(empty["labels"], -1)
     state, metrics = plain_step(state, empty)
-    assert float(metrics["loss"]) == 0 and int(metrics["num_tokens"]) == 0 and int(metrics["skipped"]) == 1
+    assert float(metrics["loss"]) == 0 and int(metrics["num_tokens"]) == 0
+    assert int(metrics["skipped"]) == 1 and int(metrics["nonfinite"]) == 0
     _same_bits((before.params, before.opt_state, before.step), (state.params, state.opt_state, state.step))
     assert int(state.skipped) == 1
 
@@ -76,7 +78,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step():
     before = jax.device_get(state)
     state, metrics = make_train_step(broken, OPTIMIZER, RATE)(state, random_batch(37, 8, 16))
     _same_bits((before.params, before.opt_state), (state.params, state.opt_state))
-    assert int(metrics["skipped"]) == 1 and int(state.skipped) == 1 and int(state.step) == 0
+    assert int(metrics["skipped"]) == int(metrics["nonfinite"]) == int(state.skipped) == 1 and int(state.step) == 0
 
 
 def test_the_key_is_folded_with_the_batchs_number():
@@ -99,12 +101,10 @@ def test_the_pipelines_curve_is_the_plain_one_and_copies_stay_equal(plain_step, 
     model = decoder(CONFIG, vocab_multiple=8)
     schedule = build("1f1b", shape[1], 4)
     layout = Layout.of(schedule.with_vocabulary(vocabulary), 4)
-    grad_fn = value_and_grad(
-        model.layer, model.loss, schedule, mesh, embed=model.embed, tied=model.tied, layout=layout, packed=True,
-        vocabulary=vocabulary, param_specs=TENSOR_RULES.specs(model.dims),
-    )  # fmt: skip
-    shardings = state_shardings(model, OPTIMIZER, mesh, layout.rows, vocabulary)
-    step = make_train_step(grad_fn, OPTIMIZER, RATE, shardings)
+    shards = update_shardings(model, mesh, layout.rows, vocabulary)
+    grad_fn = make_grad_fn(model, schedule, mesh, layout=layout, vocabulary=vocabulary, shards=shards)
+    shardings = state_shardings(model, OPTIMIZER, mesh, layout.rows, vocabulary, shards=shards)
+    step = make_train_step(grad_fn, OPTIMIZER, RATE, shardings, shards)
     state = init_state(model, OPTIMIZER, jax.random.key(0), layout.rows, shardings)
     params = jax.device_get(state.params)
     order = np.argsort(layout.rows.reshape(-1))  # packed to global; even layers, so no padding
