@@ -197,8 +197,8 @@ def _line(run, progress, history, metrics):
 
 def _diverged(step, in_a_row, saver):
     return (
-        f"step {step} is the {in_a_row}th in a row whose gradient is not finite (train.max_skips={in_a_row}). These "
-        f"steps changed nothing. {saver.last_good()} Lower optimizer.peak_rate, or look at the data."
+        f"train.max_skips={in_a_row} steps in a row up to step {step} had a gradient that is not finite: they changed "
+        f"nothing, and nothing would change. {saver.last_good()} Lower optimizer.peak_rate, or look at the data."
     )
 
 

@@ -44,7 +44,7 @@ class FreeForm:
             padded; shardings are chosen here.
         """
         mesh = jax.tree.leaves(packed)[0].sharding.mesh
-        beside = _together(packed, lambda rows: _stacked_struct(rows, layout))
+        beside = cls(layout, packed, None)._beside
 
         def spread(path, free_leaf, packed_leaf):
             spec = _spread(path, free_leaf.shape, packed_leaf, mesh)
@@ -72,25 +72,30 @@ class FreeForm:
         return jax.jit(self._adopt, out_shardings=out)(tree)
 
     def _release(self, tree):
-        def leaf(path, a, free):
-            a = lax.with_sharding_constraint(a, _fitting(free.sharding, a.shape))
+        def leaf(path, a, free, packed):
+            a = lax.with_sharding_constraint(a, _between(packed, free, a.shape))
             if _in_layers(path):
                 a = self.layout.unpack(a)
             return jnp.copy(a[tuple(slice(size) for size in free.shape)])
 
-        return jax.tree_util.tree_map_with_path(leaf, _together(tree, self.layout.together), self.free)
+        return jax.tree_util.tree_map_with_path(leaf, _together(tree, self.layout.together), self.free, self._beside)
 
     def _adopt(self, tree):
-        beside = _together(self.packed, lambda rows: _stacked_struct(rows, self.layout))
-
-        def leaf(path, a, packed):
+        def leaf(path, a, free, packed):
+            a = lax.with_sharding_constraint(a, _between(packed, free, a.shape))
             if _in_layers(path):
                 a = self.layout.pack(a)
             more = [(0, packed.shape[dim] - size) for dim, size in enumerate(a.shape)]
-            return jnp.pad(a, more) if any(added for _, added in more) else a
+            a = jnp.pad(a, more) if any(added for _, added in more) else a
+            return lax.with_sharding_constraint(a, _between(packed, free, a.shape))
 
-        tree = jax.tree_util.tree_map_with_path(leaf, tree, beside)
+        tree = jax.tree_util.tree_map_with_path(leaf, tree, self.free, self._beside)
         return _apart_like(tree, self.packed, self.layout)
+
+    @property
+    def _beside(self):
+        """`packed` with rows joined, so that its structure is `free`'s."""
+        return _together(self.packed, lambda rows: _stacked_struct(rows, self.layout))
 
 
 def _in_layers(path):
@@ -163,9 +168,14 @@ def _ways(mesh, axes):
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
-def _fitting(sharding, shape):
-    """The sharding, whole along the dims of a padded array that it does not divide."""
-    spec = [*sharding.spec, *[None] * len(shape)][: len(shape)]
-    mesh = sharding.mesh
-    fits = (axes if size % _ways(mesh, _axes(axes)) == 0 else None for size, axes in zip(shape, spec, strict=True))
+def _between(packed, free, shape):
+    """The sharding on the way from one form to the other: the free one's, over the axes that both split.
+
+    From there one form is an exchange between ranks away, the other a slice or a gather. At once XLA would make every
+    array whole first. Dims of a padded array that the axes do not divide stay whole.
+    """
+    mesh, spec = free.sharding.mesh, [*free.sharding.spec, *[None] * len(shape)][: len(shape)]
+    both = {axis for axes in packed.sharding.spec for axis in _axes(axes)}
+    kept = [tuple(axis for axis in _axes(axes) if axis in both) for axes in spec]
+    fits = (axes or None if size % _ways(mesh, axes) == 0 else None for size, axes in zip(shape, kept, strict=True))
     return NamedSharding(mesh, PartitionSpec(*fits))

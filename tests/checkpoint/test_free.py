@@ -1,4 +1,4 @@
-"""The layout-free form: whatever the mesh, schedule and chunks, the same bits return; nothing padded, nothing aliased."""
+"""The layout-free form: whatever the mesh, schedule and chunks, the same bits return; no padding, no aliases."""
 
 import dataclasses
 
