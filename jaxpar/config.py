@@ -172,10 +172,12 @@ class OptimizerConfig:
     """The optimizer, and its learning rate over the run.
 
     Attributes:
-      name: "adamw", "adafactor", "lion", "sgd" or "muon"; "custom" takes the config file's get_optimizer(rate).
+      name: "adamw", "adafactor", "lion", "sgd" or "muon" (the layers' matrices; adamw the rest); "custom" takes the
+        config file's get_optimizer(rate), an optax chain that sees one layer, the embedding or the head at a time.
       schedule: of the rate after the warm-up: "cosine", "linear" or "wsd" (constant, then linear) down to
         final_rate_ratio x peak_rate; or "constant".
-      peak_rate: the highest rate.
+      peak_rate: the highest rate; muon's matrices move about as far by it as adamw's, adafactor takes it as a share of
+        each array's root mean square.
       warmup_steps: steps of a straight line up to it.
       decay_steps: for "wsd": steps of the last part.
       final_rate_ratio: share of the peak that is left at the end.
