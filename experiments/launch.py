@@ -4,9 +4,11 @@ python -m experiments.launch --processes=N -- --config=FILE [more arguments of e
 
 Each process is `python -m experiments.train` with the same arguments and a coordinator on a free port; the first one's
 output is shown, and what any of them says on standard error, marked with its number. Where one fails, the others are
-ended, its last words are repeated, and the status is its own. Ctrl-C reaches all of them: they save and end.
+ended, its last words are repeated unless all say the same, and the status is its own. Ctrl-C reaches all of them: they
+save and end.
 """
 
+import math
 import os
 import signal
 import socket
@@ -54,10 +56,10 @@ class _Child:
 
     def __init__(self, index, command):
         self.index = index
-        self.process = subprocess.Popen(
-            command, stdout=None if index == 0 else subprocess.DEVNULL, stderr=-1, text=True
-        )
+        stdout = None if index == 0 else subprocess.DEVNULL
+        self.process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True, errors="replace")
         self.last_words = deque(maxlen=_LAST_WORDS)
+        self.ended = math.inf
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -65,6 +67,7 @@ class _Child:
         for line in self.process.stderr:
             self.last_words.append(line)
             print(f"[{self.index}] {line}", end="", file=sys.stderr, flush=True)
+        self.ended = time.monotonic()  # a process closes this first of all, before its peers can miss it
 
     def drain(self):
         """Waits for what it still has to say."""
@@ -101,10 +104,10 @@ def _watch(children):
 
 
 def _first(failed):
-    """Of those that failed within one look the one with a cause of its own: others may have lost their peer to it."""
+    """Of those that failed within one look the one that ended first: the others may have lost their peer to it."""
     for child in failed:
         child.drain()
-    return next((child for child in failed if child.process.returncode < 0), failed[0])
+    return min(failed, key=lambda child: child.ended)
 
 
 def _fail(child, children):
@@ -122,7 +125,7 @@ def _fail(child, children):
     status = child.process.returncode
     what = f"status {status}" if status > 0 else signal.Signals(-status).name
     print(f"process {child.index} ended first, with {what}; the others were ended", file=sys.stderr)
-    if child.last_words:
+    if child.last_words and any(other.last_words != child.last_words for other in children):
         print("".join(["its last words:\n", *child.last_words]), end="", file=sys.stderr, flush=True)
     return status if status > 0 else 128 - status
 

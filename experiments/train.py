@@ -36,10 +36,11 @@ def main(argv):
         return _failed(several, 1, error)
     except KeyboardInterrupt:
         return _failed(several, INTERRUPTED, "interrupted")
-    except Exception:
+    except Exception as error:
         if not several:
             raise
-        return _failed(several, 1, traceback.format_exc().rstrip())
+        first = [distributed.LOST_PEER] if distributed.lost_peer(error) else []
+        return _failed(several, 1, "\n".join([*first, traceback.format_exc().rstrip()]))
 
 
 def _failed(several, status, message):

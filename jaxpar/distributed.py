@@ -15,6 +15,7 @@ _HEARTBEAT_S = 25
 _START_S = 300
 _SHUTDOWN_S = 60
 _PORTS = 65_535
+LOST_PEER = "another process ended or cannot be reached, and this one with it: see what that one said last"
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 
 
@@ -93,7 +94,7 @@ def _from_open_mpi(env):
     found = _checked(
         env["OMPI_COMM_WORLD_SIZE"],
         env.get("OMPI_COMM_WORLD_RANK"),
-        env.get("JAX_COORDINATOR_ADDRESS", ""),
+        env.get("JAX_COORDINATOR_ADDRESS"),
         None if alone else env.get("OMPI_COMM_WORLD_LOCAL_RANK"),
     )
     if found.count > 1 and not found.coordinator and "OMPI_MCA_orte_hnp_uri" not in env:
@@ -107,7 +108,7 @@ def _from_open_mpi(env):
 def _from_slurm(env):
     alone = re.fullmatch(r"1(\(x\d+\))?", env.get("SLURM_STEP_TASKS_PER_NODE", ""))
     local_index = None if alone else env["SLURM_LOCALID"]
-    return _checked(env["SLURM_NTASKS"], env["SLURM_PROCID"], env.get("JAX_COORDINATOR_ADDRESS", ""), local_index)
+    return _checked(env["SLURM_NTASKS"], env["SLURM_PROCID"], env.get("JAX_COORDINATOR_ADDRESS"), local_index)
 
 
 def _checked(count, index, coordinator, local_index=None):
@@ -124,13 +125,13 @@ def _checked(count, index, coordinator, local_index=None):
             f"process_id={index} is not one of num_processes={count}: they are numbered from 0. "
             f"Use 0 .. {max(count, 1) - 1}."
         )
-    host, _, port = coordinator.rpartition(":")
-    if coordinator and not (host and port.isdigit() and 0 < int(port) <= _PORTS):
+    host, _, port = (coordinator or "").rpartition(":")
+    if coordinator is not None and not (host and port.isdigit() and 0 < int(port) <= _PORTS):
         raise SettingError(
             f"coordinator={coordinator} names no host and port: it is where process 0 listens. Write host:port, as "
             "node0:9911."
         )
-    return Processes(count, index, coordinator, local_index) if count > 1 else Processes()
+    return Processes(count, index, coordinator or "", local_index) if count > 1 else Processes()
 
 
 def emulated_share(num_devices, processes):
@@ -174,6 +175,12 @@ def start(processes):
             jax.config.update(
                 f"jax_{name}_visible_devices", os.environ.get(f"JAX_{name.upper()}_VISIBLE_DEVICES", "all")
             )
+
+
+def lost_peer(error):
+    """Whether a process fails because another one is gone or out of reach; what that one said is the cause."""
+    known = r"gloo|nccl|rccl|coordination service|connection (closed|reset)|heartbeat"
+    return type(error).__name__ == "JaxRuntimeError" and re.search(known, str(error), re.IGNORECASE) is not None
 
 
 def leave(status):
