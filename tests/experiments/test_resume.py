@@ -118,6 +118,37 @@ def test_ten_steps_are_five_and_five_bitwise(config_file, whole, half, tmp_path)
         np.testing.assert_array_equal(weights(again)[name], array)
 
 
+CUSTOM = """
+import optax
+
+def get_optimizer(rate):
+    return optax.chain(optax.scale_by_rms(), optax.scale_by_learning_rate(rate))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["muon", *(pytest.param(n, marks=pytest.mark.slow) for n in ("adafactor", "lion", "sgd", "custom"))]
+)
+def test_every_optimizer_goes_on_bitwise(config_file, tmp_path, name):
+    """Unrolled stages of unlike depth, bfloat16 parameters with master weights, a vocabulary over the ranks."""
+    file = tmp_path / "config.py"
+    file.write_text(pathlib.Path(config_file).read_text() + (CUSTOM if name == "custom" else ""))
+    flags = [
+        *UNROLLED,
+        f"--config.optimizer.name={name}",
+        "--config.model.num_layers=5",
+        "--config.model.vocab_size=257",
+    ]
+    flags += ["--config.model.param_dtype=bfloat16", "--config.optimizer.master_weights=True"]
+    flags += ["--config.train.num_steps=4", "--config.checkpoint.every=4", "--config.optimizer.peak_rate=0.01"]
+    run(file, tmp_path / "whole", *flags)
+    run(file, tmp_path / "parts", *flags, "--config.train.stop_after=2")
+    run(file, tmp_path / "parts", *flags, "--config.train.resume=auto")
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    for array, other in zip(weights(tmp_path / "whole").values(), weights(tmp_path / "parts").values(), strict=True):
+        np.testing.assert_array_equal(array.view(np.uint16), other.view(np.uint16))
+
+
 def test_without_dropout_the_curve_would_be_another(config_file, whole, tmp_path):
     run(config_file, tmp_path, "--config.model.dropout=0.0", "--config.train.num_steps=1")
     assert lines(tmp_path)[0]["loss"] != lines(whole)[0]["loss"]
@@ -237,11 +268,11 @@ def test_a_second_signal_ends_it_at_once(config_file, tmp_path):
 @pytest.mark.parametrize("kills", [2, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_starts_from_a_complete_step(config_file, tmp_path, kills):
     """SIGKILL around saves, again and again: in the end the curve and the samples are those of a run without."""
-    steps = 10 * kills
+    steps = 3 * kills + 4
     flags = [*SHORT, f"--config.train.num_steps={steps}", "--config.checkpoint.every=1", "--config.train.resume=auto"]
     flags += ["--config.model.num_layers=2", "--config.model.num_heads=2", "--config.model.num_kv_heads=2"]
     calm = start(config_file, tmp_path / "calm", *flags)
-    assert calm.wait(timeout=300) == 0
+    assert calm.wait(timeout=900) == 0
     draw, done, killed = random.Random(0), 0, 0
     while True:
         process = start(config_file, tmp_path / "killed", *flags)
