@@ -1,7 +1,8 @@
 """A run that may be killed at any time: saves every 100 steps, and goes on from there when started again.
 
-8 emulated devices as data 2 x pipe 2 x tensor 2, interleaved 1F1B; bfloat16 parameters with float32 master weights, which
-are split over data too, as the moments are; dropout; the rate constant, then linear down. About 5 minutes on two cores.
+8 emulated devices as data 2 x pipe 2 x tensor 2, interleaved 1F1B; bfloat16 parameters with float32 master weights,
+which are split over data too, as the moments are; dropout; the rate constant, then linear down. About 5 minutes on two
+cores.
 Interrupt it with Ctrl-C, or kill it, and give the same command again, with another mesh if you like:
 
     python -m experiments.train --config=configs/long_run.py
