@@ -1,11 +1,13 @@
 """Is a schedule's table a valid order of its actions?"""
 
-from jaxpar.schedule.action import KINDS, PHASE, Action, inputs
+import math
+
+from jaxpar.schedule.action import PHASE, Action, inputs
+from jaxpar.schedule.cap import ROUNDING, check_max_live
+from jaxpar.schedule.cells import check_action, check_form
 from jaxpar.schedule.refusal import Refusals, find, tick_and_rank
 
 _COLLECTIVE = "EHG"
-# Products V x cap are compared with whole numbers of chunks: thirds and the like may be off by a rounding.
-_ROUNDING = 1e-6
 
 
 def check(schedule, max_live=None, where=tick_and_rank):
@@ -22,9 +24,12 @@ def check(schedule, max_live=None, where=tick_and_rank):
 
     Raises:
       ScheduleError: names the first wrong cell in order of ticks, then of ranks, and draws its rank's row with the cell
-        marked. First come actions that are not the rank's own, come twice or out of a tick's order, then missing ones
-        (the mark is where it could go), then those that run before their input, then those over `max_live`.
+        marked. First come cells that hold anything but Actions (without a drawing), then actions that are not the
+        rank's own, come twice or out of a tick's order, then missing ones (the mark is where it could go), then those
+        that run before their input, then those over `max_live`.
+      SettingError: `max_live` is not a number.
     """
+    max_live = check_max_live(max_live)
     check_actions(schedule, where)
     refusals = Refusals(schedule, where)
     done = {}
@@ -39,7 +44,7 @@ def check(schedule, max_live=None, where=tick_and_rank):
         done.update(dict.fromkeys(ran, tick))
         if schedule.vocabulary == "pipe":
             _check_collectives(refusals, tick, row)
-    if max_live is not None:
+    if max_live < math.inf:
         _check_live(refusals, max_live)
 
 
@@ -55,6 +60,7 @@ def check_actions(schedule, where=tick_and_rank):
         if len(row) != schedule.num_ranks:
             rule, reason = f"has {len(row)} cells at tick {tick}", f"there are {schedule.num_ranks} ranks"
             raise refusals.error(rule, reason, "Give each rank a cell, empty if idle")
+    check_form(refusals)
     for tick, row in enumerate(schedule.ticks):
         for rank, cell in enumerate(row):
             if cell:
@@ -86,14 +92,12 @@ def _check_cell(refusals, at, cell, seen):
     """Each action is one of the rank's, once, in the tick's order, one of a kind."""
     schedule, phase = refusals.schedule, -1
     for action in cell:
-        stage, kind, microbatch = action
-        if kind not in KINDS or not (0 <= stage < schedule.num_stages and 0 <= microbatch < schedule.num_microbatches):
-            limits = f"there are {schedule.num_stages} stages and {schedule.num_microbatches} microbatches"
-            raise refusals.at(action, at, limits, "Remove it")
-        if kind in _COLLECTIVE:
+        check_action(refusals, at, action)
+        if action.kind in _COLLECTIVE:
             _check_vocabulary_action(refusals, at, action)
-        elif schedule.locate(stage)[0] != at[1]:
-            raise refusals.at(action, at, f"rank {schedule.locate(stage)[0]} owns stage {stage}", "Move it there")
+        elif schedule.owner(action) != at[1]:
+            reason = f"rank {schedule.owner(action)} owns stage {action.stage}"
+            raise refusals.at(action, at, reason, "Move it there")
         for part in action.parts():
             if part in seen:
                 raise _twice(refusals, at, action, part)
@@ -201,12 +205,12 @@ def _missing(refusals, action):
 
 def _check_live(refusals, max_live):
     schedule = refusals.schedule
-    held = [0] * schedule.num_ranks
+    held, most = [0] * schedule.num_ranks, max_live * schedule.num_chunks + ROUNDING
     for tick, row in enumerate(schedule.ticks):
         for rank, cell in enumerate(row):
             for action in cell:
                 held[rank] += (action.kind == "F") - (action.kind in "WB")
-                if held[rank] > max_live * schedule.num_chunks + _ROUNDING:
+                if held[rank] > most:
                     raise refusals.error(
                         f"holds {held[rank] / schedule.num_chunks:g} microbatches of activations "
                         f"{refusals.where(tick, rank)} with {action}",

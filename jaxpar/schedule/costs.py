@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import math
+import numbers
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxpar.errors import SettingError
+
+_MOST = 1e100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Costs:
           SettingError: a sequence of another length.
         """
         cost = getattr(self, kind)
-        if not isinstance(cost, Sequence) and not hasattr(cost, "__len__"):
+        if not _is_list(cost):
             return [float(cost)] * num_stages
         if len(cost) != num_stages:
             raise SettingError(
@@ -64,7 +67,7 @@ class Costs:
             tree = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_once)
         except OSError as error:
             raise _refused(path, "cannot be read", error.strerror or error) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _refused(path, "is not a costs file", error) from None
         if not isinstance(tree, dict):
             raise _refused(path, "is not a costs file", f"it holds a {type(tree).__name__}, no object")
@@ -97,7 +100,7 @@ class Costs:
 
 
 def check_costs(costs, where=""):
-    """`costs`, if every cost is a finite number of at least 0, and only F, I, W and R are lists.
+    """`costs`, if every cost is a finite number from 0 to 1e100, and only F, I, W and R are lists.
 
     Args:
       costs: Costs.
@@ -106,6 +109,10 @@ def check_costs(costs, where=""):
     Raises:
       SettingError: names the cost.
     """
+    if not isinstance(costs, Costs):
+        raise SettingError(
+            f"{where}costs={costs!r} is no Costs: it is a {type(costs).__name__}. Write Costs(F=1.0, I=1.0, W=1.0)."
+        )
     for field in dataclasses.fields(costs):
         name, value = field.name, getattr(costs, field.name)
         if _is_list(value) and name not in "FIWR":
@@ -115,26 +122,33 @@ def check_costs(costs, where=""):
         if _is_list(value) and not len(value):
             raise SettingError(f"{where}costs.{name}=[] is empty: each stage has one cost. Give one, or one number.")
         for cost in value if _is_list(value) else [value]:
-            if not _is_finite(cost):
+            number = _finite(cost)
+            if number is None:
                 raise SettingError(
                     f"{where}costs.{name}={value!r} is not a finite number: it is a time. Give seconds or another unit."
                 )
-            if cost < 0:
+            if number < 0:
                 raise SettingError(f"{where}costs.{name}={value!r} is negative: it is a time. Give 0 or more.")
+            if number > _MOST:
+                raise SettingError(
+                    f"{where}costs.{name}={value!r} is over {_MOST:g}: sums of such times overflow. Use another unit."
+                )
     return costs
 
 
-def _is_finite(cost):
-    if isinstance(cost, bool | str) or not hasattr(cost, "__float__"):
-        return False
+def _finite(cost):
+    """`cost` as a float; None where it is no finite number."""
+    known = isinstance(cost, numbers.Real) or (getattr(cost, "ndim", None) == 0 and cost.dtype.kind in "iuf")
+    if not known or isinstance(cost, bool):
+        return None
     try:
-        return math.isfinite(cost)
+        return float(cost) if math.isfinite(cost) else None
     except OverflowError:  # an int that no float holds
-        return False
+        return None
 
 
 def _is_list(value):
-    return not isinstance(value, str | dict) and hasattr(value, "__len__")
+    return not isinstance(value, str | dict | set) and hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0
 
 
 def _once(pairs):

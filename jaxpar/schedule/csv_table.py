@@ -92,6 +92,8 @@ def _read_rows(path):
         cause, remedy = f"it is not UTF-8 text (byte {error.start})", "Save it as CSV in UTF-8"
     except csv.Error as error:
         cause, remedy = f"it is not CSV ({error})", "Write one row a rank, one column a tick"
+    except ValueError as error:  # a null character in the path
+        cause, remedy, path = str(error), "Give the path of a file that can be read", ascii(str(path))
     raise ScheduleError(f"pipeline.schedule={path} cannot be read: {cause}. {remedy}.")
 
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import itertools
 from pathlib import Path
 
 from jaxpar.schedule import csv_table
 from jaxpar.schedule.action import Action
+from jaxpar.schedule.cells import check_cells, check_sizes
 from jaxpar.schedule.check import check
 from jaxpar.schedule.lower import lower
 from jaxpar.schedule.recompute import with_recompute
@@ -27,6 +29,10 @@ class Schedule:
         most one of each kind; empty where it idles.
       vocabulary: None, "ends" (E, H and G actions on the ranks that own the first and last stage) or "pipe" (on all
         ranks, as collectives).
+
+    Raises:
+      ScheduleError: a size is no positive integer, or placement or vocabulary is another word. The table is checked
+        where it is used (see check).
     """
 
     name: str
@@ -37,14 +43,19 @@ class Schedule:
     ticks: tuple = dataclasses.field(repr=False)
     vocabulary: str | None = None
 
+    def __post_init__(self):
+        check_sizes(self)
+
     @classmethod
     def from_orders(cls, name, num_ranks, num_chunks, num_microbatches, placement, orders):
         """Place each rank's order (an iterable of Actions) into ticks, one action a tick, as early as possible.
 
         Raises:
-          ScheduleError: the orders deadlock.
+          ScheduleError: the orders deadlock, or hold anything but Actions of these sizes.
         """
         cells = [[(action,) for action in order] for order in orders]
+        columns = tuple(itertools.zip_longest(*cells, fillvalue=()))
+        check_cells(cls(name, num_ranks, num_chunks, num_microbatches, placement, columns), _in_order)
         ticks = place(name, cells, num_ranks * num_chunks - 1)
         return cls(name, num_ranks, num_chunks, num_microbatches, placement, ticks)
 
@@ -120,6 +131,11 @@ class Schedule:
     render = render_schedule
     with_recompute = with_recompute
     with_vocabulary = with_vocabulary
+
+
+def _in_order(index, rank):
+    """How messages about orders name a place."""
+    return f"as number {index} of rank {rank}'s order"
 
 
 __all__ = ["Action", "Schedule"]

@@ -10,6 +10,7 @@ from jaxpar.errors import ScheduleError, SettingError
 from jaxpar.schedule import evolve, registry
 from jaxpar.schedule.action import Action
 from jaxpar.schedule.bound import lower_bound
+from jaxpar.schedule.cap import ROUNDING, check_max_live
 from jaxpar.schedule.check import peak_chunks
 from jaxpar.schedule.costs import Costs, check_costs
 from jaxpar.schedule.problem import KINDS, Problem
@@ -26,8 +27,6 @@ _SEEDS = 12
 _TRIAL = 0.5
 # Within this, relative, makespans are equal: sums of the same costs in another order differ by roundings.
 _CLOSE = 1e-9
-# Products V x cap are rounded down to whole chunks: thirds and the like may be off by a rounding.
-_ROUNDING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +100,7 @@ def search(
       SettingError: a cap under 1, costs that are none or for another number of stages, an unknown mode, send or
         vocabulary.
     """
-    costs = check_costs(costs or Costs.unit(num_chunks))
+    costs = Costs.unit(num_chunks) if costs is None else check_costs(costs)
     slots = _slots(max_live, num_chunks, num_microbatches)
     asked = _Asked(costs, mode, send, vocabulary, recompute)
     effort = _check_effort(effort)
@@ -123,18 +122,13 @@ def auto(*sizes, **options):
 
 def _slots(max_live, num_chunks, num_microbatches):
     """Chunk activations a rank may hold."""
-    if max_live is None:
-        return num_chunks * num_microbatches
-    if isinstance(max_live, bool) or not isinstance(max_live, int | float | np.number) or math.isnan(max_live):
-        raise SettingError(
-            f"pipeline.max_live={max_live} is not a number: it counts microbatches. Use 1 or more, or None for no cap."
-        )
-    if max_live < 1 - _ROUNDING:
+    max_live = check_max_live(max_live)
+    if max_live < 1 - ROUNDING:
         raise SettingError(
             f"pipeline.max_live={max_live:g} is under 1: when a microbatch reaches the loss, every rank holds "
             "the activations of all its chunks, whatever the schedule. Use 1 or more."
         )
-    return int(min(num_chunks * num_microbatches, max_live * num_chunks + _ROUNDING))
+    return int(min(num_chunks * num_microbatches, max_live * num_chunks + ROUNDING))
 
 
 def _check_effort(effort):

@@ -3,7 +3,7 @@
 from jaxpar.errors import SettingError
 from jaxpar.schedule.action import Action, inputs
 from jaxpar.schedule.check import check, live_activations
-from jaxpar.schedule.costs import Costs
+from jaxpar.schedule.costs import Costs, check_costs
 from jaxpar.schedule.timeline import Event, Timeline
 
 
@@ -24,13 +24,14 @@ def simulate(schedule, costs=None, mode="free", send="after_I"):
 
     Raises:
       ScheduleError: the schedule is not valid.
-      SettingError: an unknown mode or send, or costs for another number of stages.
+      SettingError: an unknown mode or send, costs that are none, or costs for another number of stages.
     """
     for setting, value, allowed in (("mode", mode, ("free", "lockstep")), ("send", send, ("after_I", "after_B"))):
         if value not in allowed:
             raise SettingError(f"{setting}={value} is unknown: simulate has two. Use {allowed[0]} or {allowed[1]}.")
+    costs = Costs.unit(schedule.num_chunks) if costs is None else check_costs(costs)
     check(schedule)
-    run = _Run(schedule, costs or Costs.unit(schedule.num_chunks), mode == "lockstep", send == "after_B")
+    run = _Run(schedule, costs, mode == "lockstep", send == "after_B")
     for row in schedule.ticks:
         run.tick(row)
     makespan = max((event.end for event in run.events), default=0.0)
@@ -66,7 +67,7 @@ class _Run:
         self.last = schedule.num_stages - 1
         self.owners = [schedule.locate(stage)[0] for stage in range(schedule.num_stages)]
         self.cost = {kind: costs.by_stage(kind, schedule.num_stages) for kind in "EFHRIWG"}
-        self.hop = costs.hop
+        self.hop = float(costs.hop)
         self.clock = [0.0] * schedule.num_ranks
         self.busy = [0.0] * schedule.num_ranks
         self.ready = {}  # action -> when another rank may use its result

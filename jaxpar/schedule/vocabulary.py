@@ -4,6 +4,7 @@ import dataclasses
 
 from jaxpar.errors import SettingError
 from jaxpar.schedule.action import PHASE, Action
+from jaxpar.schedule.cells import check_cells
 
 
 def with_vocabulary(schedule, vocabulary, head_lag=0):
@@ -22,7 +23,8 @@ def with_vocabulary(schedule, vocabulary, head_lag=0):
       Schedule with as many ticks.
 
     Raises:
-      SettingError: an unknown vocabulary, a negative lag, or a schedule that has vocabulary actions already.
+      SettingError: an unknown vocabulary, a negative lag, a schedule that has vocabulary actions already, or one whose
+        cells are not Actions.
 
     Source: Yeung et al. 2024, arXiv:2411.05288.
     """
@@ -39,6 +41,7 @@ def with_vocabulary(schedule, vocabulary, head_lag=0):
         )
     if head_lag < 0:
         raise SettingError(f"head_lag={head_lag} is negative: the head needs the last stage's output. Use 0 or more.")
+    check_cells(schedule)
     ticks = [[list(cell) for cell in row] for row in schedule.ticks]
     for tick, action in _added(schedule, head_lag):
         owner = schedule.owner(action)

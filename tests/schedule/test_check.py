@@ -2,9 +2,12 @@
 
 import dataclasses
 import itertools
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
+from jaxpar.errors import SettingError
 from jaxpar.schedule import Action, Schedule, ScheduleError, build, from_csv
 from tests.schedule.common import DATA, accepted, reference_files
 
@@ -206,6 +209,20 @@ def test_a_bound_on_live_activations_is_held():
     build("interleaved_1f1b", 4, 8, 2).check(max_live=5.5)
     with pytest.raises(ScheduleError, match="holds 5.5 microbatches"):
         build("interleaved_1f1b", 4, 8, 2).check(max_live=5)
+
+
+@pytest.mark.parametrize("bound", [float("nan"), "2", [2], True, 1j, np.array([2.0, 3.0])], ids=str)
+def test_a_bound_that_is_no_number_is_refused(bound):
+    with pytest.raises(SettingError, match=r"^pipeline.max_live=.* is not a number: it counts microbatches\. Use 1 or"):
+        build("1f1b", 2, 8).check(max_live=bound)
+
+
+def test_a_bound_may_be_any_number():
+    for bound in (2, 2.0, np.float32(2), np.int64(2), Fraction(2), float("inf"), 10**400):
+        build("1f1b", 2, 8).check(max_live=bound)
+    for bound in (0, -1, 1.5, -(10**400), Fraction(3, 2)):
+        with pytest.raises(ScheduleError, match="of activations at tick . on rank 0 with 0F.: max_live="):
+            build("1f1b", 2, 8).check(max_live=bound)
 
 
 def test_the_bound_is_that_of_the_simulation():

@@ -49,6 +49,8 @@ def test_what_is_left_out_costs_nothing(tmp_path):
         ('{"F": 1, "I": 1, "W": 1, "F": 2}', "is not a costs file: F comes twice"),
         ("[1, 2]", "is not a costs file: it holds a list, no object"),
         ("F=1", "is not a costs file"),
+        ("[" * 100_000, "is not a costs file: maximum recursion depth"),
+        (json.dumps(GOOD | {"F": 1e308}), "costs.F=1e+308 is over 1e+100"),
         ("", "is not a costs file"),
     ],
 )

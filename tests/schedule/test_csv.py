@@ -121,6 +121,11 @@ def test_files_that_are_no_table_are_refused_by_path(content, message, tmp_path)
     assert str(error.value).startswith(f"pipeline.schedule={path} {message}")
 
 
+def test_a_path_that_cannot_be_is_refused():
+    with pytest.raises(ScheduleError, match=r"^pipeline\.schedule='a\\x00b\.csv' cannot be read: embedded null "):
+        from_csv("a\0b.csv")
+
+
 def test_a_file_from_a_spreadsheet_is_read(tmp_path):
     """With a byte order mark, DOS line ends, spaces, and rows of nothing but commas below the table."""
     path = tmp_path / "1f1b.csv"

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from jaxpar.schedule import Action, ScheduleError, build
+from jaxpar.schedule import Action, Schedule, ScheduleError, build
 from tests.schedule.test_check import SMALL
 
 
@@ -68,6 +68,68 @@ def test_the_first_wrong_cell_is_named_and_marked(table, message):
     assert marked == (("+".join(map(str, cells[tick])) if tick < len(cells) else "") or ".")
     if "misses" not in text and "not on the other" not in text:
         assert f"at tick {tick} on " in text and text.split(" has ")[1].split(" ")[0] in marked
+
+
+def of_cell(cell):
+    """BASE with this at tick 1 on rank 0."""
+    return dataclasses.replace(BASE, ticks=(BASE.ticks[0], (cell, ()), *BASE.ticks[2:]))
+
+
+NO_ACTIONS = [
+    ("0F1", r"has the cell '0F1' at tick 1 on rank 0: a cell is a tuple of Actions\. Write"),
+    (None, r"has the cell None at tick 1 on rank 0: a cell is a tuple of Actions\."),
+    (Action(0, "F", 1), r"has the cell Action\(stage=0, kind='F', microbatch=1\) at tick 1 on rank 0: a cell is a"),
+    (("0F1",), r"has '0F1' at tick 1 on rank 0: an action is an Action with .*\. Write .* or Action\.parse"),
+    (((0, "F", 1),), r"has \(0, 'F', 1\) at tick 1 on rank 0: an action is an Action"),
+    ((Action(0, "F", 0.5),), r"has Action\(stage=0, kind='F', microbatch=0\.5\) at tick 1 on rank 0: an action is an"),
+    ((Action(None, "F", 1),), r"has Action\(stage=None, .* at tick 1 on rank 0: an action is an"),
+    ((Action(0, "F", True),), r"has Action\(.*microbatch=True\) at tick 1 on rank 0: an action is an"),
+    ((Action(0, ["F"], 1),), r"has Action\(.*\['F'\].* at tick 1 on rank 0: an action is an"),
+    ((Action(0, "X", 1),), r"has 0X1 at tick 1 on rank 0: 'X' is no kind\. Use one of E, F, H, B, R, I, W, G\."),
+]
+
+
+@pytest.mark.parametrize(("cell", "message"), NO_ACTIONS, ids=[message[:40] for _, message in NO_ACTIONS])
+def test_what_is_no_action_is_refused_by_all_that_read_it(cell, message):
+    table = of_cell(cell)
+    for reads in (
+        table.check,
+        table.lower,
+        table.simulate,
+        table.with_recompute,
+        lambda: table.with_vocabulary("ends"),
+    ):
+        with pytest.raises(ScheduleError, match=f"^pipeline.schedule=1f1b {message}"):
+            reads()
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (Action(0, "X", 0), r"has 0X0 as number 1 of rank 0's order: 'X' is no kind\. Use one of"),
+        ("0B0", r"has '0B0' as number 1 of rank 0's order: an action is an Action"),
+        (Action(0, "B", 0.5), r"has Action\(.*\) as number 1 of rank 0's order: an action is an Action"),
+        (Action(3, "B", 0), r"has 3B0 as number 1 of rank 0's order: there are 1 stages and 1 microbatches"),
+    ],
+)
+def test_orders_of_what_is_no_action_are_refused(action, message):
+    with pytest.raises(ScheduleError, match=f"^pipeline.schedule=mine {message}"):
+        Schedule.from_orders("mine", 1, 1, 1, "loop", [[Action(0, "F", 0), action]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"placement": "x"}, r"has placement='x': it says which rank owns a stage\. Use 'loop' or 'v'\."),
+        ({"vocabulary": "all"}, r"has vocabulary='all': it says .*\. Use None, 'ends' or 'pipe'\."),
+        ({"num_microbatches": 0.5}, r"has num_microbatches=0\.5: it is no positive integer, and counts things"),
+        ({"num_ranks": 0}, r"has num_ranks=0: it is no positive"),
+        ({"num_chunks": True}, r"has num_chunks=True: it is no positive"),
+    ],
+)
+def test_a_schedule_of_impossible_sizes_is_refused(changes, message):
+    with pytest.raises(ScheduleError, match=f"^pipeline.schedule=1f1b {message}"):
+        dataclasses.replace(BASE, **changes)
 
 
 def drawing(table, **options):

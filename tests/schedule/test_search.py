@@ -125,7 +125,11 @@ def test_a_large_size_is_the_best_named_one():
         ({"max_live": 0}, "pipeline.max_live=0 is under 1"),
         ({"max_live": -2}, "pipeline.max_live=-2 is under 1"),
         ({"max_live": float("nan")}, "pipeline.max_live=nan is not a number"),
-        ({"max_live": "4"}, "pipeline.max_live=4 is not a number"),
+        ({"max_live": "4"}, "pipeline.max_live='4' is not a number"),
+        ({"max_live": [2]}, "pipeline.max_live=[2] is not a number"),
+        ({"max_live": -(10**400)}, "pipeline.max_live=-inf is under 1"),
+        ({"costs": 2.0}, "costs=2.0 is no Costs: it is a float"),
+        ({"costs": Costs(F=1e308)}, "costs.F=1e+308 is over 1e+100: sums of such times overflow"),
         ({"mode": "fast"}, "mode=fast is unknown: simulate has two. Use free or lockstep"),
         ({"send": "now"}, "send=now is unknown"),
         ({"vocabulary": "all"}, "pipeline.vocabulary=all is unknown"),
@@ -140,6 +144,11 @@ def test_refusals(options, message):
     with pytest.raises(SettingError) as error:
         build("auto", 2, 4, 2, **options)
     assert message in str(error.value)
+
+
+def test_a_cap_that_nothing_exceeds_is_none():
+    for cap in (10**400, float("inf"), np.float32(1e9)):
+        assert build("auto", 2, 3, max_live=cap, effort=0.0) == build("auto", 2, 3, effort=0.0)
 
 
 def test_the_least_cap_is_one_for_every_size():

@@ -3,6 +3,7 @@
 import itertools
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from jaxpar.errors import SettingError
@@ -84,6 +85,41 @@ def test_costs_of_each_stage():
     assert timeline.makespan == pytest.approx(1 + 2 + 3 + 30 + 20 + 10.1)
     with pytest.raises(SettingError, match=r"costs\.F=\[1, 2\] has 2 entries for 3 stages"):
         build("naive", 3, 1).simulate(Costs(F=[1, 2]))
+
+
+@pytest.mark.parametrize("mode", ["free", "lockstep"])
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        (Costs(F=float("nan")), r"costs\.F=nan is not a finite number"),
+        (Costs(F=-1), r"costs\.F=-1 is negative"),
+        (Costs(F={0: 1, 1: 2}), r"costs\.F=\{0: 1, 1: 2\} is not a finite number"),
+        (Costs(I=None), r"costs\.I=None is not a finite number"),
+        (Costs(hop=[1]), r"costs\.hop=\[1\] is a list"),
+        (Costs(hop=float("inf")), r"costs\.hop=inf is not a finite number"),
+        (Costs(F="1"), r"costs\.F='1' is not a finite number"),
+        (Costs(F=1j), r"costs\.F=1j is not a finite number"),
+        (Costs(F=np.ones((2, 2))), r"costs\.F=array\(.*is not a finite number"),
+        (Costs(F=np.array("x")), r"costs\.F=array\(.*is not a finite number"),
+        (
+            Costs(W=[1, 1e308]),
+            r"costs\.W=\[1, 1e\+308\] is over 1e\+100: sums of such times overflow\. Use another unit",
+        ),
+        ({"F": 1.0}, r"costs=\{'F': 1\.0\} is no Costs: it is a dict\. Write Costs\(F="),
+        (0, r"costs=0 is no Costs"),
+    ],
+    ids=str,
+)
+def test_what_is_no_cost_is_refused(costs, message, mode):
+    with pytest.raises(SettingError, match=f"(?s)^{message}"):
+        build("1f1b", 2, 2).simulate(costs, mode=mode)
+
+
+def test_costs_may_be_any_number():
+    expected = build("1f1b", 2, 2).simulate(Costs(F=[2.0, 2.0], hop=1.0))
+    for two, one in ((np.array(2.0), np.array(1)), (np.full(2, 2.0), np.float32(1)), ((2, 2), Fraction(1))):
+        assert build("1f1b", 2, 2).simulate(Costs(F=two, hop=one)) == expected
+    assert build("1f1b", 2, 2).simulate(Costs(F=1e100)).makespan < float("inf")
 
 
 def test_head_on_one_rank_or_split_over_all():
