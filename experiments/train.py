@@ -33,14 +33,18 @@ def main(argv):
     except SettingError as error:
         return _failed(several, 2, error)
     except (CheckpointError, TrainingError) as error:
-        return _failed(several, 1, error)
+        return _failed(several, 1, _with_cause(error, error))
     except KeyboardInterrupt:
         return _failed(several, INTERRUPTED, "interrupted")
     except Exception as error:
         if not several:
             raise
-        first = [distributed.LOST_PEER] if distributed.lost_peer(error) else []
-        return _failed(several, 1, "\n".join([*first, traceback.format_exc().rstrip()]))
+        return _failed(several, 1, _with_cause(error, traceback.format_exc().rstrip()))
+
+
+def _with_cause(error, message):
+    """The message, with what it means where another process is to blame."""
+    return f"{distributed.LOST_PEER}\n{message}" if distributed.lost_peer(error) else message
 
 
 def _failed(several, status, message):

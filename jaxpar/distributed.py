@@ -16,6 +16,7 @@ _START_S = 300
 _SHUTDOWN_S = 60
 _PORTS = 65_535
 LOST_PEER = "another process ended or cannot be reached, and this one with it: see what that one said last"
+_LOST = r"gloo|nccl|rccl|coordination service|connection (closed|reset)|heartbeat"
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 
 
@@ -179,8 +180,11 @@ def start(processes):
 
 def lost_peer(error):
     """Whether a process fails because another one is gone or out of reach; what that one said is the cause."""
-    known = r"gloo|nccl|rccl|coordination service|connection (closed|reset)|heartbeat"
-    return type(error).__name__ == "JaxRuntimeError" and re.search(known, str(error), re.IGNORECASE) is not None
+    while error is not None:
+        if type(error).__name__ == "JaxRuntimeError" and re.search(_LOST, str(error), re.IGNORECASE):
+            return True
+        error = error.__cause__
+    return False
 
 
 def leave(status):

@@ -130,3 +130,7 @@ def test_a_lost_peer_is_told_from_an_error_of_ones_own():
     assert lost_peer(lost)
     assert not lost_peer(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"))
     assert not lost_peer(ValueError("gloo"))
+    try:
+        raise OSError("a checkpoint could not be written") from lost
+    except OSError as error:
+        assert lost_peer(error)
