@@ -316,14 +316,17 @@ def check_schedule_suffix(name):
 
 
 def check_schedule_file(config, schedule):
-    """The sizes that a schedule was written for are the config's; all that differ are named at once."""
+    """The sizes that a schedule was written for are the config's; all that differ are named at once.
+
+    With one rank the two vocabularies are the same table, and a file cannot tell which it was.
+    """
     path = config.pipeline.schedule
     sizes = {
         "mesh.pipe": schedule.num_ranks,
         "pipeline.num_microbatches": schedule.num_microbatches,
         "pipeline.num_chunks": schedule.num_chunks,
     }
-    if schedule.vocabulary:
+    if schedule.vocabulary and schedule.num_ranks > 1:
         sizes["pipeline.vocabulary"] = schedule.vocabulary
     wrong = [setting for setting, size in sizes.items() if get(config, setting) != size]
     if wrong:

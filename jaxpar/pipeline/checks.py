@@ -1,5 +1,7 @@
 """Everything ``value_and_grad`` refuses, before anything is traced or compiled."""
 
+import dataclasses
+
 import jax
 
 from jaxpar.errors import SettingError
@@ -60,6 +62,8 @@ def check_arguments(schedule, mesh, remat, layers, vocabulary, embed, loss, tied
 def _with_vocabulary(schedule, vocabulary):
     if schedule.vocabulary is None and not isinstance(schedule, Plan):
         return schedule.with_vocabulary(vocabulary)
+    if schedule.num_ranks == 1 and schedule.vocabulary is not None:
+        return dataclasses.replace(schedule, vocabulary=vocabulary)  # one rank's table is the same for both
     if schedule.vocabulary != vocabulary:
         raise SettingError(
             f"pipeline.vocabulary={vocabulary!r} is not the schedule's {schedule.vocabulary!r}: its E, H and G actions "

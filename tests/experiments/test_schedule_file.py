@@ -4,9 +4,12 @@ import json
 import os
 import xml.etree.ElementTree
 
+import numpy as np
 import pytest
 
 from experiments import train
+from experiments._app.assemble import assemble
+from jaxpar.config import base_config, fit, resolve
 from jaxpar.schedule import build, from_csv
 from tests.schedule.common import DATA
 
@@ -70,6 +73,22 @@ def test_a_wrong_cell_ends_with_status_2_and_its_drawing(run, capsys):
         "pipeline.schedule=mine.csv would deadlock: rank 1 waits at 1B0 (row 2, column 2) for 1F0, which comes later"
     )
     assert row.startswith("rank 1 1B0 1F0 ") and mark == "       ^^^"
+
+
+@pytest.mark.parametrize("vocabulary", ["ends", "pipe"])
+@pytest.mark.parametrize("written", ["ends", "pipe"])
+def test_with_one_rank_a_file_is_taken_for_either_vocabulary(written, vocabulary, tmp_path):
+    """Its table is the same for both, so that it comes back as "ends"; the run has what it asks for."""
+    path, schedule = tmp_path / "mine.csv", build("1f1b", 1, 4)
+    schedule.with_vocabulary(written).to_csv(path)
+    assert from_csv(path).vocabulary == "ends"
+    tree = base_config()
+    tree.mesh.data, tree.mesh.pipe, tree.mesh.tensor = 2, 1, 4
+    tree.pipeline.schedule, tree.pipeline.num_microbatches, tree.pipeline.vocabulary = str(path), 4, vocabulary
+    plan = assemble(fit(resolve(tree), 8)).plan
+    expected = schedule.with_vocabulary(vocabulary).lower(recompute=True)
+    assert plan.vocabulary == expected.vocabulary == vocabulary
+    np.testing.assert_array_equal(plan.table, expected.table)
 
 
 @pytest.mark.parametrize(
