@@ -22,7 +22,7 @@ them as a costs file, which the search takes: --config.pipeline.schedule=auto --
 between emulated devices is no link: it counts as 0 there, set it by hand.
 
 --quick takes tiny sizes, to see that everything runs; its figures mean nothing. Takes about 15 minutes on two cores
-(--quick: under one). Exit status: 0 done, 2 a setting that cannot work, 130 interrupted.
+(--quick: one or two). Exit status: 0 done, 2 a setting that cannot work, 130 interrupted.
 """
 
 import dataclasses
@@ -112,6 +112,8 @@ def _checked(values):
             f"num_chunks={values.num_chunks} does not divide the {depth} layers a rank: a stage has whole layers. "
             "Use 1 or 2."
         )
+    if values.costs and values.wall:
+        raise SettingError("costs and wall together: each is a run of its own. Leave out --costs or --wall.")
     if not values.costs and (values.num_chunks != 1 or values.remat != "none"):
         raise SettingError("num_chunks and remat without --costs: the comparison sets its own. Add --costs.")
     for count in values.num_microbatches or ():

@@ -65,7 +65,11 @@ def compare(size, schedules, layers, turns, console):
 
 
 def action_costs(size, num_chunks, layers, remat, turns):
-    """(Costs in seconds of one action on a stage, what `wall_child.action_times` says), measured on one core."""
+    """(Costs in seconds of one action on a stage, what `wall_child.action_times` says), measured on one core.
+
+    Raises:
+      SettingError: `remat` keeps names that the layer does not mark.
+    """
     depth = size.layers_per_rank // num_chunks
     ask = {"size": dataclasses.asdict(size), "layers": layers, "turns": turns, "remat": remat}
     times = _child({**ask, "what": "actions", "cores": usable_cores()[:1], "depths": [depth]}, threads=1)[str(depth)]
@@ -113,4 +117,7 @@ def _child(ask, threads=None):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=CHILD_SECONDS, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "refused" in answer:
+        raise SettingError(answer["refused"])
+    return answer

@@ -1,7 +1,8 @@
 """One measurement of the wall clock, in a process of its own: python -m experiments._bench.wall_child JSON.
 
 JSON has "what" ("actions" or "steps"), "cores", "size", "layers", "turns", and "depths" with "remat" or "schedules".
-The answer is JSON too, the last line of the output. The number of threads comes from the environment (NPROC).
+The answer is JSON too, the last line of the output: {"refused": message} where settings cannot work. The number of
+threads comes from the environment (NPROC).
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import sys
 
 from experiments._bench.sizes import Size
 from jaxpar.emulate import emulate_devices
+from jaxpar.errors import SettingError
 
 KINDS = "EFHRIWG"  # actions that are timed; without recomputation R has no work
 
@@ -20,15 +22,21 @@ def main(argv):
     ask = json.loads(argv[1])
     if hasattr(os, "sched_setaffinity"):  # threads made from here on inherit it
         os.sched_setaffinity(0, ask["cores"])
+    try:
+        answer = _answer(ask)
+    except SettingError as error:  # some settings only the traced model can tell
+        answer = {"refused": str(error)}
+    print(json.dumps(answer))
+
+
+def _answer(ask):
     size = Size(**{**ask["size"], "num_microbatches": tuple(ask["size"]["num_microbatches"])})
     if ask["what"] == "actions":
         emulate_devices(1)
         options = ask["layers"], ask["turns"], ask["remat"]
-        answer = {str(depth): action_times(size, depth, *options) for depth in ask["depths"]}
-    else:
-        emulate_devices(size.num_ranks)
-        answer = steps(size, ask["schedules"], ask["layers"], ask["turns"])
-    print(json.dumps(answer))
+        return {str(depth): action_times(size, depth, *options) for depth in ask["depths"]}
+    emulate_devices(size.num_ranks)
+    return steps(size, ask["schedules"], ask["layers"], ask["turns"])
 
 
 def action_times(size, depth, layers, turns, remat="none"):

@@ -176,7 +176,7 @@ def _check_gaps(schedule, where):
 
 
 def _vocabulary(actions):
-    """Collectives are listed on every rank. With one rank both placements are the same table: "ends", taken for either."""
+    """Collectives are listed on every rank (with one rank the two placements are the same: "ends" stands for both)."""
     listed = {(rank, action.kind) for rank, action in actions if action.kind in "EHG"}
     if not listed:
         return None

@@ -128,6 +128,20 @@ def test_the_wall_clock_needs_a_core_a_rank(monkeypatch):
         wall.compare(sizes.two_ranks(sizes.QUICK), names(), "unroll", 5, None)
 
 
+def test_flags_that_exclude_each_other_are_refused(capsys):
+    assert bench.main(["bench", "--costs", "--wall"]) == 2
+    assert capsys.readouterr().err == (
+        "costs and wall together: each is a run of its own. Leave out --costs or --wall.\n"
+    )
+
+
+def test_what_only_the_measuring_process_can_tell_ends_with_one_message_and_status_2(tmp_path, capsys):
+    assert bench.main(["bench", "--quick", "--costs", "--remat=names:zzz", f"--workdir={tmp_path}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("pipeline.remat=names:zzz asks for zzz, which ") and err.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
 def run(*flags):
     """The bench as a program of its own (it chooses its devices); its output."""
     command = [sys.executable, "-m", "experiments.bench", "--quick", *flags]
