@@ -5,18 +5,14 @@ import re
 
 import pytest
 
-from jaxpar.errors import SettingError
-from jaxpar.schedule import Costs, build, names
+from jaxpar.schedule import Costs, build, chunk_counts, names
 
 COMPARISON = (pathlib.Path(__file__).parents[1] / "docs" / "comparison.md").read_text()
 
 
 def _build(name, num_ranks, num_microbatches):
     """With two chunks where it takes them; the baseline with one."""
-    try:
-        return build(name, num_ranks, num_microbatches, 1 if name == "naive" else 2)
-    except SettingError:
-        return build(name, num_ranks, num_microbatches)
+    return build(name, num_ranks, num_microbatches, 1 if name == "naive" else max(chunk_counts(name)))
 
 
 @pytest.mark.parametrize("name", names())

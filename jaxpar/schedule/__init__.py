@@ -4,7 +4,7 @@ from jaxpar.errors import ScheduleError
 from jaxpar.schedule.action import KINDS, Action
 from jaxpar.schedule.costs import Costs
 from jaxpar.schedule.plan import Plan, unify
-from jaxpar.schedule.registry import build, names
+from jaxpar.schedule.registry import build, chunk_counts, names
 from jaxpar.schedule.schedule import Schedule
 from jaxpar.schedule.svg import render_svg
 from jaxpar.schedule.timeline import Event, Timeline
@@ -21,6 +21,7 @@ __all__ = [
     "ScheduleError",
     "Timeline",
     "build",
+    "chunk_counts",
     "from_csv",
     "names",
     "render_svg",

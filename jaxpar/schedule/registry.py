@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import gc
 import inspect
 
@@ -43,6 +44,34 @@ def names():
     return tuple(_BUILDERS)
 
 
+def chunk_counts(name, most=2):
+    """The numbers of chunks a rank, from 1 to `most`, that a schedule can have.
+
+    (1,) for most families, (2,) for those in a V, every number for the interleaved ones and the baseline.
+
+    Args:
+      name: one of names(), or "auto".
+      most: int >= 2.
+
+    Returns:
+      Ascending tuple of ints, never empty.
+
+    Raises:
+      SettingError: an unknown name.
+    """
+    _builder(name)
+    return tuple(chunks for chunks in range(1, most + 1) if name == "auto" or _takes(name, chunks))
+
+
+@functools.cache
+def _takes(name, num_chunks):
+    try:
+        build(name, 1, 1, num_chunks)
+    except SettingError:
+        return False
+    return True
+
+
 def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
     """The schedule `name` for these sizes.
 
@@ -59,18 +88,11 @@ def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
     Raises:
       SettingError: an unknown name or option, or sizes that the family cannot have.
     """
-    known = (*_BUILDERS, "auto")
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.3)
-        nearest = f"{near[0]} (the nearest name), or one of " if near else "one of "
-        raise SettingError(
-            f"pipeline.schedule={name} is unknown: no schedule has that name. Use {nearest}{', '.join(known)}."
-        )
+    builder = _builder(name)
     sizes = {"mesh.pipe": num_ranks, "pipeline.num_microbatches": num_microbatches, "pipeline.num_chunks": num_chunks}
     for setting, value in sizes.items():
         if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
             raise SettingError(f"{setting}={value} is not a positive integer: it counts things. Use 1 or more.")
-    builder = _builder(name)
     known = [p for p in inspect.signature(builder).parameters if p not in _SIZES]
     for option, value in options.items():
         if option not in known:
@@ -83,6 +105,13 @@ def build(name, num_ranks, num_microbatches, num_chunks=1, **options):
 
 
 def _builder(name):
+    known = (*_BUILDERS, "auto")
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.3)
+        nearest = f"{near[0]} (the nearest name), or one of " if near else "one of "
+        raise SettingError(
+            f"pipeline.schedule={name} is unknown: no schedule has that name. Use {nearest}{', '.join(known)}."
+        )
     if name == "auto":
         from jaxpar.schedule.search import auto  # not above: the search starts from the schedules named here
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxpar.errors import SettingError
-from jaxpar.schedule import build, from_csv, names
+from jaxpar.schedule import build, chunk_counts, from_csv, names
 from tests.schedule.common import DATA, references, small_schedules
 
 ORDERS = {
@@ -107,3 +107,10 @@ def test_bad_settings_are_named(arguments, message):
 def test_an_unknown_option_is_named():
     with pytest.raises(SettingError, match=r"pipeline\.max_live=3 is not an option of 1f1b: it has none"):
         build("1f1b", 2, 4, max_live=3)
+
+
+def test_chunk_counts():
+    assert chunk_counts("1f1b") == (1,) and chunk_counts("zb_v", 3) == (2,)
+    assert chunk_counts("auto", 4) == chunk_counts("interleaved_zb", 4) == (1, 2, 3, 4)
+    with pytest.raises(SettingError, match=r"pipeline\.schedule=1fb1 is unknown: .* Use 1f1b"):
+        chunk_counts("1fb1")

@@ -5,16 +5,11 @@ import itertools
 import pytest
 
 from jaxpar.errors import SettingError
-from jaxpar.schedule import build, from_csv, names
+from jaxpar.schedule import build, chunk_counts, from_csv, names
 from tests.schedule.common import DATA, references
 
 ONE_CHUNK = ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "zb_h2")
 TWO_CHUNKS = ("zb_v", "v_half", "v_min", "dualpipe_v")
-
-
-def chunks_of(name, most=4):
-    """The numbers of chunks a family can have, up to `most`."""
-    return (1,) if name in ONE_CHUNK else (2,) if name in TWO_CHUNKS else tuple(range(1, most + 1))
 
 
 def longest_group(ranks, microbatches):
@@ -89,7 +84,7 @@ MAKESPANS = {
 
 
 def assert_as_stated(name, sizes):
-    for ranks, microbatches, chunks in itertools.product(*sizes, chunks_of(name)):
+    for ranks, microbatches, chunks in itertools.product(*sizes, chunk_counts(name, 4)):
         schedule = build(name, ranks, microbatches, chunks)
         where = (name, ranks, microbatches, chunks)
         timeline = schedule.simulate(send="after_B")  # it checks the schedule
@@ -181,8 +176,10 @@ def test_what_others_compute_is_there():
 
 @pytest.mark.parametrize("name", names())
 def test_only_the_impossible_is_refused(name):
+    possible = (1,) if name in ONE_CHUNK else (2,) if name in TWO_CHUNKS else (1, 2, 3, 4)
+    assert chunk_counts(name, 4) == possible
     for chunks in range(1, 5):
-        if chunks in chunks_of(name):
+        if chunks in possible:
             build(name, 2, 2, chunks)
             continue
         nearest = "Use num_chunks=2" if name in TWO_CHUNKS else "Use num_chunks=1 or pipeline.schedule="

@@ -5,17 +5,16 @@ import itertools
 
 import pytest
 
-from jaxpar.schedule import Action, Costs, Schedule, ScheduleError, build, names
+from jaxpar.schedule import Action, Costs, Schedule, ScheduleError, build, chunk_counts, names
 from jaxpar.schedule.action import PHASE
 from tests.schedule.interpreter import interpret
-from tests.schedule.test_families import chunks_of
 from tests.schedule.test_lower import assert_right, expected_runs
 
 SIZES = [(1, 3), (2, 5), (4, 8), (3, 2)]
 
 
 def _built(name, ranks, microbatches):
-    return build(name, ranks, microbatches, max(chunks_of(name, 2)))
+    return build(name, ranks, microbatches, max(chunk_counts(name)))
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), SIZES)

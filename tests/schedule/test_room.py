@@ -7,8 +7,7 @@ import time
 import pytest
 
 import jaxpar.schedule
-from jaxpar.schedule import build, names
-from tests.schedule.test_families import chunks_of
+from jaxpar.schedule import build, chunk_counts, names
 
 
 def test_importing_does_not_import_jax():
@@ -18,7 +17,7 @@ def test_importing_does_not_import_jax():
 
 @pytest.mark.parametrize("name", names())
 def test_large_sizes_are_quick(name):
-    num_chunks = max(chunks_of(name, 2))
+    num_chunks = max(chunk_counts(name))
 
     def seconds(function, *arguments, **options):
         start = time.process_time()
