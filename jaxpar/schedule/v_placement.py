@@ -23,12 +23,12 @@ def zb_v(num_ranks, num_microbatches, num_chunks=2):
 
 
 def v_half(num_ranks, num_microbatches, num_chunks=2):
-    """About half the memory of 1F1B: every rank holds at most P/2 + 1 microbatches.
+    """Every rank holds at most P/2 + 1 microbatches: five eighths of 1F1B's P at 8 ranks, half in the limit.
 
-    No bubble in the steady state: the makespan at unit costs is at most 3 M + 3 P/2 - 2 for M of at least P (P > 1).
-    The paper's order has hops of one tick on the ways on which memory is held for long, and of two on the others; here
-    that and some list schedules under the same cap are played, and the shortest is taken, so that any M and P are
-    served.
+    No bubble in the steady state where F, I and W cost the same: the makespan at unit costs is at most 3 M + 3 P/2 - 2
+    for M of at least P (P > 1). The paper's order has hops of one tick on the ways on which memory is held for long,
+    and of two on the others; here that and some list schedules under the same cap are played, and the shortest is
+    taken, so that any M and P are served.
     Source: Qi et al. 2024, arXiv:2405.15362, section 3.
 
     Raises:
@@ -38,11 +38,12 @@ def v_half(num_ranks, num_microbatches, num_chunks=2):
 
 
 def v_min(num_ranks, num_microbatches, num_chunks=2):
-    """About a third of the memory of 1F1B: every rank holds at most ceil((P + 2)/3) microbatches.
+    """Every rank holds at most ceil((P + 2)/3) microbatches: half of 1F1B's P at 8 ranks, a third in the limit.
 
-    That is about the least that leaves no bubble in the steady state: the makespan at unit costs is at most
-    3 M + 2 P - 3/2 for M of at least P. The paper's order has hops of one tick; where 3 divides P it would collide with
-    itself, and waits at the turns. Played against list schedules as in v_half.
+    That is about the least that leaves no bubble in the steady state where F, I and W cost the same: the makespan at
+    unit costs is at most 3 M + 2 P - 3/2 for M of at least P. With other costs every microbatch waits. The paper's
+    order has hops of one tick; where 3 divides P it would collide with itself, and waits at the turns. Played against
+    list schedules as in v_half.
     Source: Qi et al. 2024, arXiv:2405.15362, section 3.
 
     Raises:
