@@ -1,4 +1,4 @@
-"""Every setting of a run, as frozen dataclasses; what they may be is checked in config_checks.py. No JAX here.
+"""Every setting of a run, as frozen dataclasses; config_values.py and config_checks.py say what they may be. No JAX.
 
 A config file is Python: its `get_config()` starts from `base_config()`, changes what it wants and returns it. The flags
 `--config.a.b=value` change it again. `resolve` turns the result into a `Config` and refuses every key and value that
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from jaxpar import config_checks as checks
 from jaxpar import config_search
 from jaxpar import schedule as schedules
+from jaxpar.config_values import check_values, refuse, refuse_choice
 from jaxpar.errors import SettingError
 
 _KINDS = {
@@ -269,7 +270,7 @@ def resolve(tree):
       SettingError: an unknown key (the message names the nearest), a wrong type, a value out of range.
     """
     config = _section(Config, tree, "")
-    checks.check_values(config)
+    check_values(config)
     return config
 
 
@@ -314,14 +315,14 @@ def _schedule_of(config, name):
         return config_search.searched(config)
     if name not in schedules.names():
         checks.check_schedule_suffix(name)
-        checks.refuse_choice("pipeline.schedule", name, (*schedules.names(), "auto"), "no schedule has that name")
+        refuse_choice("pipeline.schedule", name, (*schedules.names(), "auto"), "no schedule has that name")
     pipeline = config.pipeline
     return schedules.build(name, config.mesh.pipe, pipeline.num_microbatches, num_chunks=pipeline.num_chunks)
 
 
 def _section(cls, tree, prefix):
     if not isinstance(tree, Mapping) and not hasattr(tree, "to_dict"):
-        checks.refuse(prefix or "config", tree, "is not a section", "it holds settings of its own", "Set those instead")
+        refuse(prefix or "config", tree, "is not a section", "it holds settings of its own", "Set those instead")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     values = {}
     for key, value in tree.items():
@@ -370,8 +371,8 @@ def _value(kind, value, name):
     if kind == tuple[int, ...]:
         if isinstance(value, list | tuple) and all(type(item) is int for item in value):
             return tuple(value)
-        checks.refuse(name, value, "is not a list of whole numbers", "each is a count", "Write (3, 2, 2, 1)")
+        refuse(name, value, "is not a list of whole numbers", "each is a count", "Write (3, 2, 2, 1)")
     if type(value) is not kind:
         what = _KINDS[kind]
-        checks.refuse(name, repr(value), f"is not {what}", f"its type is {type(value).__name__}", f"Give {what}")
+        refuse(name, repr(value), f"is not {what}", f"its type is {type(value).__name__}", f"Give {what}")
     return value

@@ -3,7 +3,7 @@
 import functools
 import math
 
-from jaxpar import config_checks as checks
+from jaxpar.config_values import refuse
 from jaxpar.errors import SettingError
 from jaxpar.schedule import Costs
 from jaxpar.schedule.check import peak_chunks
@@ -51,7 +51,7 @@ def check_unused(pipeline):
         if pipeline.schedule != "auto" and value != default:
             reason = f"pipeline.schedule={pipeline.schedule} does not search"
             remedy = f"Set pipeline.schedule=auto, or pipeline.{setting}={default or repr(default)}"
-            checks.refuse(f"pipeline.{setting}", value, "would not be read", reason, remedy)
+            refuse(f"pipeline.{setting}", value, "would not be read", reason, remedy)
 
 
 def check_cap(pipeline, schedule):
@@ -61,4 +61,4 @@ def check_cap(pipeline, schedule):
         shown = math.ceil(peak * 1000) / 1000
         reason = f"pipeline.schedule={pipeline.schedule} holds {shown:g} microbatches of activations on one rank"
         remedy = f"Set pipeline.max_live={shown:g}, or pipeline.schedule=auto"
-        checks.refuse("pipeline.max_live", f"{pipeline.max_live:g}", "is exceeded", reason, remedy)
+        refuse("pipeline.max_live", f"{pipeline.max_live:g}", "is exceeded", reason, remedy)

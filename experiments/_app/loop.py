@@ -10,7 +10,7 @@ import jax
 
 from experiments._app.profile import Profile
 from jaxpar.accounting.flops import model_flops_utilization, train_flops_per_token
-from jaxpar.config_checks import profile_range
+from jaxpar.config_values import profile_range
 from jaxpar.data.rows import held_out_batches
 from jaxpar.data.stream import sample_ids, stream
 from jaxpar.distributed import any_process
