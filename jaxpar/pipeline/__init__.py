@@ -1,7 +1,8 @@
 """The pipeline: one layer function and a schedule in, loss and gradients out."""
 
-from jaxpar.pipeline.executor import Output, Pipeline, value_and_grad
+from jaxpar.pipeline.executor import Pipeline, value_and_grad
 from jaxpar.pipeline.layout import Layout, split_evenly
+from jaxpar.pipeline.totals import Output
 from jaxpar.pipeline.vocabulary import VocabularyEmbedding, VocabularyLoss, token_loss
 
 __all__ = [

@@ -9,7 +9,7 @@ is ours.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,28 +19,13 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpar.pipeline.buffers import stack, unstack, zeros_at_start
 from jaxpar.pipeline.checks import check_arguments, check_batch, check_params, check_tables, count_layers
-from jaxpar.pipeline.graph import cut, trace
-from jaxpar.pipeline.interpreter import DATA, PIPE, TENSOR, Depths, Inputs, Program, tick, with_tied
+from jaxpar.pipeline.interpreter import DATA, PIPE, Depths, Inputs, Program, tick
 from jaxpar.pipeline.layout import Layout
-from jaxpar.pipeline.reduce import psum, reduce_to
+from jaxpar.pipeline.reduce import psum
 from jaxpar.pipeline.remat import check_names, checkpointed
 from jaxpar.pipeline.split import split_layer
+from jaxpar.pipeline.totals import count_tokens, output_of, reduced
 from jaxpar.schedule.plan import Plan
-
-
-class Output(NamedTuple):
-    """What a step reports, the same on every device.
-
-    Attributes:
-      loss: float32, nats per counted token over the global batch; 0 where no token counted.
-      num_tokens: int32, counted tokens of the global batch; float32 where the loss counts them in fractions.
-      aux: float32, the layers' auxiliary scalars: summed over layers, averaged over microbatches and data ranks.
-        The gradients are those of loss + aux.
-    """
-
-    loss: jax.Array
-    num_tokens: jax.Array
-    aux: jax.Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -229,7 +214,7 @@ def _step(options, plan, layout, specs, grad_specs, params, batch, key, tables):
     """One rank's step, inside shard_map."""
     x, split = _trace_layer(options, params, batch, key, plan)
     num_rows = jax.tree.leaves(batch["inputs"])[0].shape[0] // plan.num_microbatches
-    num_tokens = psum(_count_tokens(options, params, batch), DATA)
+    num_tokens = psum(count_tokens(options, params, batch), DATA)
     num_data = options.mesh.shape[DATA]
     inputs = Inputs(
         params={**params, "layers": unstack(params["layers"])} if options.unroll else params,
@@ -264,28 +249,13 @@ def _step(options, plan, layout, specs, grad_specs, params, batch, key, tables):
         return tick(program, inputs, row, pattern, state)
 
     state = lax.fori_loop(0, tables["num_ticks"], body, zeros_at_start(options, plan, layout, split, params, x))
-    output = _output(options, inputs, num_tokens, state)
+    output = output_of(options, inputs, num_tokens, state)
     if not options.train:
         return output, None
     grads = state["grads"]
     if options.unroll:
         grads = {**grads, "layers": stack(grads["layers"], like=params["layers"])}
-    return output, _reduced(options, grads, specs, grad_specs)
-
-
-def _reduced(options, grads, specs, grad_specs):
-    """Gradients summed over the manual axes, once a step and in float32."""
-
-    def reduce(grads):
-        return jax.tree.map(functools.partial(reduce_to, (DATA, PIPE)), grads, specs, grad_specs)
-
-    if options.grad_specs is None or options.param_specs is None:
-        return reduce(grads)
-    # All axes manual: XLA's partitioner gathers what it splits itself before it lets a reduce-scatter at it.
-    tensor = {name: options.param_specs.get(name, {}) for name in grads}
-    rows = jax.tree.map(lambda s: P(None, *s), tensor["layers"], is_leaf=lambda s: isinstance(s, P))
-    tensor["layers"] = [rows] * len(grads["layers"]) if isinstance(grads["layers"], list) else rows
-    return jax.shard_map(reduce, in_specs=(tensor,), out_specs=tensor, axis_names={TENSOR}, check_vma=False)(grads)
+    return output, reduced(options, grads, specs, grad_specs)
 
 
 def _is_accelerated(mesh):
@@ -309,34 +279,3 @@ def _trace_layer(options, params, batch, key, plan):
     args = p, x, rows(batch["side"]), rng
     check_names(options.layer, options.remat, *args)
     return x, split_layer(checkpointed(options.layer, options.remat), *args)
-
-
-def _count_tokens(options, params, batch):
-    """Counted tokens of this data rank's rows (float32 where the loss weighs them), before anything is computed."""
-    p_head = with_tied(params["head"], params["embed"], options.tied)
-
-    def like(tree):
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
-
-    x = like(batch["inputs"])
-    y = x if options.embed is None else jax.eval_shape(options.embed, like(params["embed"]), x)
-    labels = jax.tree.leaves(batch["labels"])
-    graph = trace(options.loss, like(p_head), y, like(batch["labels"]))
-    count = cut(graph, graph.outputs[1:], graph.inputs)
-    first = len(graph.inputs) - len(labels)
-    allowed = dict(zip(graph.inputs[first:], labels, strict=True))
-    if not set(count.inputs) <= set(allowed):
-        raise TypeError(
-            "loss: the number of counted tokens depends on the parameters or on y, but it is needed before the first "
-            "forward, to weigh every microbatch alike. Compute it from labels alone."
-        )
-    number = jnp.asarray(count.run(*[allowed[v] for v in count.inputs])[0])
-    return number.astype(jnp.float32 if jnp.issubdtype(number.dtype, jnp.floating) else jnp.int32)
-
-
-def _output(options, inputs, num_tokens, state):
-    """What the step reports, the same on every device."""
-    nats, aux = psum((state["nats"], state["aux"]), (DATA, PIPE))
-    if options.vocabulary == "pipe":  # every rank has the whole sum
-        nats = nats / options.mesh.shape[PIPE]
-    return Output(nats * inputs.nat_weight, num_tokens, aux * inputs.aux_weight)
