@@ -61,6 +61,7 @@ class Started:
 
     def __init__(self, commands, folder, environs=None):
         base = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_STARTERS)}
+        base["PYTHONPATH"] = str(ROOT)  # of this checkout, also for a program that is not started by -m
         self._folder, self.processes = pathlib.Path(folder), []
         self._folder.mkdir(exist_ok=True)
         for index, command in enumerate(commands):

@@ -14,7 +14,7 @@ from many import LAUNCH, TRAIN, WORKER, Started, lines, num_lines, peers, write_
 
 from jaxpar.checkpoint import saved_steps
 
-START_S = 400  # on a busy machine: until the first steps
+START_S = 240  # on a busy machine: until the first steps
 END_S = 60  # what is promised: from a death to the end of all
 LONG = ("--config.train.num_steps=1000000",)
 
@@ -140,7 +140,6 @@ def test_sigterm_to_the_launcher_saves_one_step_for_all(one, tmp_path):
     assert "ended first" not in err and "Traceback" not in err
 
 
-@pytest.mark.slow
 def test_sigterm_before_the_first_step_ends_it(tmp_path):
     """The run does not go on as if nothing had been said."""
     flags = arguments(tmp_path, *LONG)
