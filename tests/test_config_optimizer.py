@@ -13,8 +13,8 @@ from jaxpar.errors import SettingError
         ({"optimizer": {"schedule": "wsd"}}, "optimizer.decay_steps=0 gives wsd no end"),
         (
             {"optimizer": {"schedule": "wsd", "decay_steps": 95}},
-            "decay_steps=95 and optimizer.warmup_steps=10 are more than train.num_steps=100: the rate would fall before "
-            "it has risen. Use optimizer.decay_steps=90 or less.",
+            "decay_steps=95 and optimizer.warmup_steps=10 are more than train.num_steps=100: the rate would fall "
+            "before it has risen. Use optimizer.decay_steps=90 or less.",
         ),
         ({"optimizer": {"master_weights": True}}, "master_weights=True keeps a copy for nothing"),
         ({"optimizer": {"momentum": 1.0}}, "optimizer.momentum=1.0 is not in 0 .. 1"),

@@ -1,5 +1,6 @@
 """Where a run's figures go: files of process 0, event files, Weights & Biases."""
 
+import contextlib
 import importlib.util
 import shutil
 
@@ -17,6 +18,10 @@ def check_packages(train):
             f"train.wandb={train.wandb} cannot be written: the package wandb is not installed. pip install wandb, or "
             "leave it empty."
         )
+
+
+class WriteError(RuntimeError):
+    """A figure that could not be written, on a full disk say."""
 
 
 class Outputs:
@@ -39,32 +44,40 @@ class Outputs:
         if config.data.log_ids:
             self._samples = LineLog(workdir, SAMPLES, after)
         if config.train.tensorboard:
-            from tensorboardX import SummaryWriter  # slow to load
+            from experiments._app.events import EventLog  # slow to load
 
             if not after:
                 shutil.rmtree(f"{workdir}/{EVENTS}", ignore_errors=True)
-            self._events = SummaryWriter(f"{workdir}/{EVENTS}", purge_step=after + 1 if after else None)
+            self._events = EventLog(f"{workdir}/{EVENTS}", after)
         if config.train.wandb:
             import wandb
 
             self._wandb = wandb.init(project=config.train.wandb, dir=workdir, resume="allow")
 
     def metrics(self, step, **fields):
-        """One logged step."""
+        """One logged step; raises WriteError."""
         if self._lines is None:
             return
-        self._lines.write(step=step, **fields)
         numbers = {name: value for name, value in fields.items() if value is not None}
-        if self._events is not None:
-            for name, value in numbers.items():
-                self._events.add_scalar(name, value, step)
+        with self._writing():
+            self._lines.write(step=step, **fields)
+            if self._events is not None:
+                self._events.write(step, **numbers)
         if self._wandb is not None:
             self._wandb.log(numbers, step=step)
 
     def samples(self, step, ids):
-        """Which rows of the data a step took."""
+        """Which rows of the data a step took; raises WriteError."""
         if self._samples is not None:
-            self._samples.write(step=step, ids=ids)
+            with self._writing():
+                self._samples.write(step=step, ids=ids)
+
+    @contextlib.contextmanager
+    def _writing(self):
+        try:
+            yield
+        except OSError as error:
+            raise WriteError(f"workdir={self.workdir} cannot be written: {error.strerror or error}.") from error
 
     def __enter__(self):
         return self
@@ -72,6 +85,7 @@ class Outputs:
     def __exit__(self, *_):
         for log in (self._lines, self._samples, self._events):
             if log is not None:
-                log.close()
+                with contextlib.suppress(OSError):  # every line was written and flushed by itself, or it was said
+                    log.close()
         if self._wandb is not None:
             self._wandb.finish()

@@ -8,11 +8,12 @@ import jax
 
 from experiments._app import loop, terminal
 from experiments._app.assemble import assemble, global_params, layers_per_rank
-from experiments._app.outputs import SAMPLES, Outputs, check_packages
+from experiments._app.outputs import SAMPLES, Outputs, WriteError, check_packages
 from experiments._app.saving import Saver, find_start
 from jaxpar.baselines import baseline_bits_per_byte
 from jaxpar.config import fit
 from jaxpar.data.corpus import load
+from jaxpar.errors import TrainingError
 from jaxpar.figures import loss_png
 from jaxpar.metrics import METRICS, open_workdir, read_lines, write_json, write_whole
 from jaxpar.report import program_report, run_report, stage_costs
@@ -96,6 +97,9 @@ def _train(made, compiled, corpus, progress, report, console, workdir):
             state = loop.train(made, compiled, state, corpus, progress, history, around)
         report |= {"saved_step": saver.finish()}
         _finish(made, state, corpus, progress, history, report, console, workdir)
+    except WriteError as error:
+        remedy = "Make room, and go on with train.resume=auto."
+        raise TrainingError(f"{error} {saver.last_good()} {remedy}") from error
     except BaseException:
         if jax.process_count() > 1:  # closing would wait for the others, which may have failed too: end and be seen
             raise

@@ -119,7 +119,7 @@ class Store:
             self._opened = None
 
     def _failures(self, step):
-        what = "a checkpoint" if step is None else f"the checkpoint of step {step}"
+        what = "a checkpoint" if step is None else f"the checkpoint of step {step}, or the one before it,"
         return _Turned(lambda error: f"{what} could not be written below {self._root}: {error}. {self._usable()}")
 
     def _unreadable(self, step):

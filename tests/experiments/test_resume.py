@@ -219,8 +219,9 @@ def test_what_would_be_another_run_is_refused(config_file, half, tmp_path, capsy
     assert before == {path: path.read_bytes() for path in again.rglob("*") if path.is_file()}
 
 
-def start(config_file, workdir, *flags):
+def start(config_file, workdir, *flags, limit=""):
     command = [sys.executable, "-m", "experiments.train", f"--config={config_file}", f"--workdir={workdir}", *flags]
+    command = ["bash", "-c", f'{limit}exec "$@"', "bash", *command]
     env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -300,6 +301,20 @@ def test_steps_without_a_finite_gradient_end_the_run_and_name_the_good_checkpoin
     assert "train.max_skips=3 steps in a row up to step " in err
     assert re.search(r"The last good checkpoint is \S+/checkpoints/\d+\.", err) and err.count("\n") == 1
     assert [line["skipped"] for line in lines(tmp_path)][-3:] == [1, 1, 1]
+
+
+def test_a_full_disk_ends_the_run_with_the_last_step_named(config_file, tmp_path):
+    """Files may grow to 400 kB, which some hundred steps fill. The run neither hangs nor hides it."""
+    flags = [*SHORT, "--config.train.num_steps=100000", "--config.checkpoint.every=200", "--config.data.log_ids=False"]
+    process = start(config_file, tmp_path, *flags, limit="ulimit -f 400; ")
+    try:
+        _, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode == 1, err
+    assert err.startswith(f"workdir={tmp_path} cannot be written: File too large.") and err.count("\n") == 1
+    (named,) = re.findall(r"The last good checkpoint is \S+/checkpoints/(\d+)\.", err)
+    assert int(named) == saved_steps(tmp_path)[-1]
 
 
 def test_what_is_exported_is_what_was_trained(config_file, half, tmp_path, capsys):
