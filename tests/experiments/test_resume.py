@@ -127,7 +127,7 @@ def get_optimizer(rate):
 
 
 @pytest.mark.parametrize(
-    "name", ["muon", *(pytest.param(n, marks=pytest.mark.slow) for n in ("adafactor", "lion", "sgd", "custom"))]
+    "name", ["adafactor", *(pytest.param(n, marks=pytest.mark.slow) for n in ("muon", "lion", "sgd", "custom"))]
 )
 def test_every_optimizer_goes_on_bitwise(config_file, tmp_path, name):
     """Unrolled stages of unlike depth, bfloat16 parameters with master weights, a vocabulary over the ranks."""
@@ -149,15 +149,14 @@ def test_every_optimizer_goes_on_bitwise(config_file, tmp_path, name):
         np.testing.assert_array_equal(array.view(np.uint16), other.view(np.uint16))
 
 
+@pytest.mark.slow
 def test_without_dropout_the_curve_would_be_another(config_file, whole, tmp_path):
     run(config_file, tmp_path, "--config.model.dropout=0.0", "--config.train.num_steps=1")
     assert lines(tmp_path)[0]["loss"] != lines(whole)[0]["loss"]
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [PIPE_4, pytest.param(TENSOR_8, marks=pytest.mark.slow), pytest.param(UNROLLED, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [PIPE_4, TENSOR_8, UNROLLED])
 def test_it_goes_on_in_another_layout(config_file, whole, half, tmp_path, layout):
     again = copied(half, tmp_path)
     run(config_file, again, "--config.train.resume=auto", *layout)
