@@ -72,12 +72,20 @@ class LineLog:
 
 
 def read_lines(path):
-    """The whole lines of such a log, as dicts; a last one that was cut short is left out; none where it is missing."""
+    """The whole lines of such a log, as dicts; what was cut short or damaged is left out; none where it is missing."""
     try:
-        text = pathlib.Path(path).read_text()
+        text = pathlib.Path(path).read_text(errors="replace")
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    found = []
+    for line in text.split("\n")[:-1]:
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(fields, dict) and "step" in fields:
+            found.append(fields)
+    return found
 
 
 def _line(fields):

@@ -29,6 +29,8 @@ def test_a_run_that_goes_on_keeps_the_lines_up_to_its_step(tmp_path):
     lines = ['{"step": 1}', '{"step": 2}', '{"step": 3}', '{"step": 4, "lo']  # the last one was cut short
     (tmp_path / metrics.METRICS).write_text("\n".join(lines))
     assert metrics.read_lines(tmp_path / metrics.METRICS) == [{"step": 1}, {"step": 2}, {"step": 3}]
+    (tmp_path / "damaged").write_bytes(b'\n{"step": 1}\ngarbage\n\0\0\xff\n[2]\n{"step": 2}\n')
+    assert metrics.read_lines(tmp_path / "damaged") == [{"step": 1}, {"step": 2}]
     log = metrics.LineLog(tmp_path, after=2)
     log.write(step=3, loss=1.0)
     log.close()

@@ -129,7 +129,7 @@ def train(run, compiled_step, state, corpus, progress, history, around):
             _advance(progress, history, step, config.train.global_batch, metrics)
             around.reporter.step(step, metrics["loss"], metrics["num_tokens"] / history.step_times[-1])
             history.interrupted = any_process(around.stop.asked)
-            if (_is_due(step, settings.eval_every) or step == settings.num_steps) and not history.interrupted:
+            if step == settings.num_steps or (_is_due(step, settings.eval_every) and not history.interrupted):
                 history.held_out.append((step, held_out_loss(run, state.params, corpus)))
                 around.reporter.held_out(*history.held_out[-1])
             if _is_due(step, settings.log_every) or step == last or history.interrupted:
@@ -137,7 +137,9 @@ def train(run, compiled_step, state, corpus, progress, history, around):
             in_a_row = in_a_row + 1 if metrics["nonfinite"] else 0
             if settings.max_skips and in_a_row >= settings.max_skips:
                 raise TrainingError(_diverged(step, in_a_row, around.saver))
-            around.saver.after_step(state, progress, ends=history.interrupted or step == last < settings.num_steps)
+            ends = history.interrupted or step == last < settings.num_steps
+            if ends or not in_a_row:  # parameters after which gradients are not finite are not worth keeping
+                around.saver.after_step(state, progress, ends)
             if history.interrupted:
                 break
     history.finished = progress.step == settings.num_steps

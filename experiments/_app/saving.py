@@ -11,7 +11,7 @@ from jaxpar.errors import SettingError
 _SHARED = (
     *(f"model.{name}" for name in ("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width", "vocab_size")),
     *("model.tie_embeddings", "model.param_dtype"),
-    *("data.kind", "data.seq_len", "data.end_token"),
+    *("data.kind", "data.seq_len", "data.tokenizer", "data.end_token"),
     *("optimizer.name", "optimizer.master_weights", "seed"),
 )
 
@@ -97,6 +97,11 @@ def find_start(config, corpus, workdir):
     finally:
         store.close()
     _check_same_run(config, corpus, about, store.path(steps[-1]))
+    if about["step"] > config.train.num_steps:
+        raise SettingError(
+            f"train.num_steps={config.train.num_steps} is less than the steps that are done: "
+            f"{store.path(steps[-1])} is of step {about['step']}. Use {about['step']} or more, or another --workdir."
+        )
     return Progress(about["step"], about["position"], about["tokens"])
 
 

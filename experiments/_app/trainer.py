@@ -92,11 +92,12 @@ def _train(made, compiled, corpus, progress, report, console, workdir):
         if begun:
             console.print(f"goes on   from step {begun}\n")
         reporter = terminal.Reporter(console, config.train.num_steps, begun, corpus.bytes_per_token)
-        with Outputs(workdir, config, first_process, begun) as outputs, stop.listening(), reporter.running():
-            around = loop.Around(outputs, reporter, saver, stop)
-            state = loop.train(made, compiled, state, corpus, progress, history, around)
-        report |= {"saved_step": saver.finish()}
-        _finish(made, state, corpus, progress, history, report, console, workdir)
+        with stop.listening():  # to the end: a signal must not lose a save that is under way
+            with Outputs(workdir, config, first_process, begun) as outputs, reporter.running():
+                around = loop.Around(outputs, reporter, saver, stop)
+                state = loop.train(made, compiled, state, corpus, progress, history, around)
+            report |= {"saved_step": saver.finish()}
+            _finish(made, state, corpus, progress, history, report, console, workdir)
     except WriteError as error:
         remedy = "Make room, and go on with train.resume=auto."
         raise TrainingError(f"{error} {saver.last_good()} {remedy}") from error

@@ -44,6 +44,10 @@ class Store:
             self._opened = ocp.CheckpointManager(self._root, options=options)
         return self._opened
 
+    def _reading(self, **options):
+        """A manager that changes nothing: another run may be saving into the folder."""
+        return ocp.CheckpointManager(self._root, options=ocp.CheckpointManagerOptions(read_only=True), **options)
+
     def latest(self):
         """The newest complete step, or None."""
         return max(saved_steps(self._root.parent), default=None)
@@ -69,8 +73,8 @@ class Store:
 
     def about(self, step):
         """The JSON of a step."""
-        with self._unreadable(step):
-            return self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
+        with self._unreadable(step), self._reading() as manager:
+            return manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))["about"]
 
     def restore(self, step, like):
         """The arrays of a step.
@@ -81,8 +85,8 @@ class Store:
         Raises:
           CheckpointError: it cannot be read, or it holds other arrays.
         """
-        with self._unreadable(step):
-            found = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))
+        with self._unreadable(step), self._reading() as manager:
+            found = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))
         return found["state"]
 
     def weights(self, step):
@@ -93,7 +97,7 @@ class Store:
         """
         with self._unreadable(step):
             handlers = {"state": ocp.PyTreeCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-            with ocp.CheckpointManager(self._root, item_handlers=handlers) as manager:
+            with self._reading(item_handlers=handlers) as manager:
                 saved = manager.item_metadata(step)["state"].tree["params"]
                 like = {"params": jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), saved)}
                 as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)

@@ -68,7 +68,7 @@ class Document:
     @property
     def position(self):
         """A number in [0, 1) made from the name alone: the order of documents, and which are held out."""
-        digest = hashlib.sha256(self.name.encode()).digest()
+        digest = hashlib.sha256(os.fsencode(self.name)).digest()
         return int.from_bytes(digest[:8], "big") / 2**64
 
 

@@ -55,6 +55,21 @@ def test_what_a_killed_save_left_is_no_step(tmp_path):
     assert saved_steps(tmp_path) == [3]
 
 
+def test_reading_leaves_what_another_run_is_saving(tmp_path):
+    store = Store(tmp_path)
+    store.save(3, arrays(), {"step": 3})
+    store.wait()
+    store.close()
+    begun = tmp_path / "checkpoints" / "4.orbax-checkpoint-tmp"
+    begun.mkdir()
+    other = Store(tmp_path)
+    assert other.about(3) == {"step": 3}
+    other.restore(3, like(arrays()))
+    other.weights(3)
+    other.close()
+    assert begun.is_dir()
+
+
 def test_the_same_step_twice_is_refused_not_half_replaced(tmp_path):
     store = Store(tmp_path)
     store.save(3, arrays(), {"turn": 1})

@@ -206,6 +206,7 @@ def test_another_batch_size_neither_repeats_nor_skips(config_file, half, tmp_pat
             ["--config.train.resume=auto", "--config.data.held_out_fraction=0.5"],
             "its position would mean other samples",
         ),
+        (["--config.train.resume=auto", "--config.train.num_steps=4"], "train.num_steps=4 is less than the steps"),
         (["--config.train.resume=maybe"], "train.resume=maybe is not known"),
     ],
 )
