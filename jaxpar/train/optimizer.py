@@ -57,8 +57,8 @@ def make_optimizer(config, num_steps, custom=None, vocab_size=None):
         tx = _by_block(custom(rate), vocab_size)
     else:
         tx = _CHAINS[config.name](config, rate, vocab_size)
-    if config.clip_norm:
-        tx = optax.chain(optax.clip_by_global_norm(config.clip_norm), tx)
+    # One structure of the state with a clip and without: a run may go on with another clip_norm.
+    tx = optax.chain(optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(), tx)
     return (master_weights(tx) if config.master_weights else in_float32(tx)), rate
 
 
@@ -107,7 +107,10 @@ def _sgd(config, rate, vocab_size):
 
 def _adafactor(config, rate, vocab_size):
     """Rates are shares of each matrix's root mean square, as in the paper; no momentum."""
-    decay = (lambda step: rate(step) * config.weight_decay) if config.weight_decay else None
+
+    def decay(step):
+        return rate(step) * config.weight_decay
+
     return _by_block(optax.adafactor(rate, weight_decay_rate=decay, weight_decay_mask=_matrices), vocab_size)
 
 

@@ -185,6 +185,14 @@ def test_through_every_layout_one_after_the_other_down_to_one_device(config_file
     _same_to_rounding(again, whole)
 
 
+def test_it_goes_on_with_another_clip(config_file, half, tmp_path):
+    again = copied(half, tmp_path)
+    run(
+        config_file, again, "--config.train.resume=auto", "--config.optimizer.clip_norm=0", "--config.train.num_steps=6"
+    )
+    assert len(lines(again)) == 6
+
+
 def test_another_batch_size_neither_repeats_nor_skips(config_file, half, tmp_path):
     again = copied(half, tmp_path)
     run(config_file, again, "--config.train.resume=auto", "--config.train.global_batch=16")
