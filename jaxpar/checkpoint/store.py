@@ -129,8 +129,8 @@ class Store:
     def _unreadable(self, step):
         return _Turned(
             lambda error: (
-                f"{self.path(step)} cannot be read: {error}. Its model or optimizer has other arrays than this run's: set "
-                "them as they were. Or it is damaged: delete that folder to go on from an earlier step."
+                f"{self.path(step)} cannot be read: {error}. Its model or optimizer has other arrays than this run's: "
+                "set them as they were. Or it is damaged: delete that folder to go on from an earlier step."
             )
         )
 
