@@ -34,6 +34,7 @@ import sys
 
 from absl import flags
 
+from experiments._app.flags import read
 from experiments._app.terminal import make_console
 from experiments._bench import sizes, wall
 from experiments._bench.table import actions_line, results_table
@@ -86,17 +87,7 @@ def parse(argv):
     flags.DEFINE_integer("turns", MIN_TURNS, "Steps of each program that count.", flag_values=values)
     flags.DEFINE_string("layers", "unroll", "How ours runs the layers of a stage: unroll or loop.", values)
     flags.DEFINE_list("num_microbatches", None, "Numbers of microbatches, by commas. Default: the size's.", values)
-    if any(arg in ("--help", "-h", "--helpfull", "-help") for arg in argv[1:]):
-        print(__doc__.strip())
-        raise SystemExit(0)
-    try:
-        extra = values(argv)[1:]
-    except flags.Error as error:
-        raise SettingError(f"{error}. The flags are --{', --'.join(values)}.") from error
-    if extra:
-        raise SettingError(
-            f"{extra[0]} is not a flag: settings are given by name. The flags are --{', --'.join(values)}."
-        )
+    read(values, argv, __doc__)
     return _checked(values)
 
 

@@ -13,6 +13,7 @@ import sys
 
 from absl import flags
 
+from experiments._app.flags import read
 from jaxpar.emulate import emulate_devices
 from jaxpar.errors import CheckpointError, SettingError
 
@@ -43,15 +44,7 @@ def _parse(argv):
     flags.DEFINE_string("to", "safetensors", f"Format: {', '.join(FORMATS)}.", values)
     flags.DEFINE_integer("step", None, "Which checkpoint; default the last complete one.", flag_values=values)
     flags.DEFINE_string("out", None, "File to write.", values)
-    if any(arg in ("--help", "-h") for arg in argv[1:]):
-        print(__doc__.strip())
-        raise SystemExit(0)
-    try:
-        extra = values(argv)[1:]
-    except flags.Error as error:
-        raise SettingError(f"{' '.join(str(error).split())}: see --help. Correct the flags.") from error
-    if extra:
-        raise SettingError(f"{extra[0]} is not a flag: every flag has a name. Write --workdir=DIR.")
+    read(values, argv, __doc__)
     if values.workdir is None:
         raise SettingError("workdir=None names no run: it says whose weights to write. Give --workdir=runs/NAME.")
     if values.to not in FORMATS:

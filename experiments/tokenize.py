@@ -14,6 +14,7 @@ import sys
 
 from absl import flags
 
+from experiments._app.flags import read
 from jaxpar.data.documents import file_documents
 from jaxpar.data.text import encode
 from jaxpar.data.token_files import write_megatron, write_nanogpt
@@ -57,19 +58,7 @@ def _parse(argv):
         "format", "nanogpt", ["nanogpt", "megatron"], "For token ids: the file's format.", flag_values=values
     )
     flags.DEFINE_integer("end_token", -1, "For token ids: put after every document; -1: none.", flag_values=values)
-    if any(arg.lstrip("-") in ("help", "h", "helpfull") and arg.startswith("-") for arg in argv[1:]):
-        print(f"{__doc__.strip()}\n{values.get_help(include_special_flags=False)}")
-        raise SystemExit(0)
-    for arg in argv[1:]:
-        name = arg.lstrip("-").partition("=")[0]
-        if arg.startswith("-") and name in ("flagfile", "undefok"):  # absl's own, which keep quiet about misspelt flags
-            raise SettingError(f"--{name} is not a flag: each is given by name and checked. Leave it out.")
-    try:
-        extra = values(argv)[1:]
-    except flags.Error as error:
-        raise SettingError(f"the flags cannot be read: {' '.join(str(error).split())}. See --help.") from error
-    if extra:
-        raise SettingError(f"{extra[0]} is not a flag: everything is given by name. See --help.")
+    read(values, argv, __doc__)
     _check(values)
     return values
 

@@ -100,6 +100,31 @@ def _check_custom(config, path, get_optimizer):
         )
 
 
+def read(values, argv, doc):
+    """Reads the flags of a program without a config, in place.
+
+    Args:
+      values: absl's FlagValues, defined.
+      argv: list of str; argv[0] is the program.
+      doc: what `--help` says first.
+
+    Raises:
+      SettingError: an unknown flag, a value of the wrong type, an argument without a name.
+      SystemExit: `--help` was asked for (status 0).
+    """
+    if any(arg.startswith("-") and arg.lstrip("-") in ("help", "h", "helpfull") for arg in argv[1:]):
+        print(f"{doc.strip()}\n{values.get_help(include_special_flags=False)}")
+        raise SystemExit(0)
+    _check_absl_flags(argv[1:])
+    known = f"The flags are --{', --'.join(values)}."
+    try:
+        extra = values(argv)[1:]
+    except flags.Error as error:
+        raise SettingError(f"{' '.join(str(error).split())}. {known}") from error
+    if extra:
+        raise SettingError(f"{extra[0]} is not a flag: settings are given by name. {known}")
+
+
 def default_workdir(path):
     """runs/NAME for a config file NAME.py."""
     return os.path.join("runs", os.path.splitext(os.path.basename(path))[0])
